@@ -1,0 +1,90 @@
+from datetime import UTC, datetime, timedelta, timezone
+
+import numpy as np
+import pytest
+
+from slackwater.carbon import Provenance, Traces
+from slackwater.errors import DataError, ScenarioError
+
+START = datetime(2022, 1, 1, tzinfo=UTC)
+
+
+def traces(**changes: object) -> Traces:
+    fields: dict[str, object] = {
+        "zones": ("DE", "FR"),
+        "start": START,
+        "intensity": np.arange(12, dtype=float).reshape(2, 6) / 1000,
+        "factor": "direct",
+        "provenance": (
+            Provenance(zone="DE", source="ci/DE_2022.csv", filled_hours=("2022-01-01T01:00Z", "2022-01-01T04:00Z")),
+            Provenance(zone="FR", source="ci/FR_2022.csv"),
+        ),
+    }
+    return Traces(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_window_is_the_part_asked_for() -> None:
+    part = traces().window("2022-01-01T03:00Z", 2)
+    assert part.start == START + timedelta(hours=3)
+    assert part.end == START + timedelta(hours=5)
+    assert part.intensity.tolist() == [[0.003, 0.004], [0.009, 0.010]]
+    assert part.slot_starts() == [START + timedelta(hours=3), START + timedelta(hours=4)]
+
+
+def test_window_keeps_only_its_own_filled_hours() -> None:
+    assert traces().window("2022-01-01T02:00Z", 4).provenance[0].filled_hours == ("2022-01-01T04:00Z",)
+    quarters = traces(intensity=np.ones((2, 24)), slot_minutes=15)
+    assert quarters.window("2022-01-01T01:30Z", 2).provenance[0].filled_hours == ("2022-01-01T01:00Z",)
+    assert quarters.window("2022-01-01T00:30Z", 2).provenance[0].filled_hours == ()
+
+
+@pytest.mark.parametrize(("start", "slots"), [("2021-12-31T23:00Z", 2), ("2022-01-01T05:00Z", 2)])
+def test_asking_outside_is_an_error(start: str, slots: int) -> None:
+    with pytest.raises(DataError, match=r"cover 2022-01-01T00:00Z to 2022-01-01T06:00Z; .* lies outside"):
+        traces().window(start, slots)
+
+
+@pytest.mark.parametrize(
+    ("start", "slots", "message"),
+    [
+        ("2022-01-01T00:30Z", 1, "not the start of a 60-minute slot"),
+        ("2022-01-01T00:00", 1, "has no time zone"),
+        (datetime(2022, 1, 1), 1, "has no time zone"),
+        ("tomorrow", 1, "is not a time"),
+        ("2022-01-01T00:00Z", 0, "slots is 0"),
+    ],
+)
+def test_a_window_that_makes_no_sense(start: str | datetime, slots: int, message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        traces().window(start, slots)
+
+
+def test_unknown_zone_names_those_there() -> None:
+    assert traces().index("FR") == 1
+    with pytest.raises(ScenarioError, match="no trace for zone 'GB'; loaded are DE, FR"):
+        traces().index("GB")
+
+
+def test_start_is_utc_inside() -> None:
+    local = traces(start=datetime(2022, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))))
+    assert local.start == START
+    assert local.start.tzinfo is UTC
+    with pytest.raises(ScenarioError, match="no time zone"):
+        traces(start=datetime(2022, 1, 1))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -0.1])
+def test_only_finite_intensity_that_is_not_negative(value: float) -> None:
+    with pytest.raises(DataError, match="finite and not negative"):
+        traces(intensity=np.full((2, 6), value))
+
+
+@pytest.mark.parametrize("shape", [(3, 6), (2,)])
+def test_one_row_for_each_zone(shape: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match="2 zones are named"):
+        traces(intensity=np.ones(shape))
+
+
+def test_synthetic_if_any_zone_is() -> None:
+    assert not traces().synthetic
+    assert traces(provenance=(Provenance(zone="DE", source="typical", synthetic=True),)).synthetic
