@@ -1,0 +1,198 @@
+"""The 0-1 knapsack with real weights, solved exactly with a proof: Dantzig's bound, a greedy fill, and a small core.
+
+Every other choice of items is the break solution (the items of best value per weight that fit) with some items flipped in or out, and each
+flip has a price: what it loses against the fractional bound. A choice better than the best one known can only use flips whose prices sum to
+less than the gap, so few items near the break matter; dynamic programming over them, with dominance, closes the gap (after Pisinger).
+
+Values and weights become integers on a fine grid, so that sums are exact and ties are ties. The low bits of a value count its item: among
+choices of equal value the one with more items wins, then the lighter one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_COUNT_BITS = 8
+_VALUE_BITS = 42
+_WEIGHT_BITS = 50
+_LARGEST = 2**61
+"""States beyond this could overflow; they are given up, and the bound says so."""
+_PRICE_NOISE = 1e-13
+"""Prices are computed in floating point: this much of a value is never pruned away."""
+_MANY_STATES = 4096
+"""From here on a gap within the tolerance is good enough."""
+_MOST_WORK = 20_000_000
+"""States looked at in all before the search gives up and reports its bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which items are taken, and a bound that no other choice exceeds."""
+
+    taken: NDArray[np.bool_]
+    upper_bound: float
+
+
+def fractional_bound(values: NDArray[np.float64], weights: NDArray[np.float64], capacity: float) -> float:
+    """Dantzig's bound: the best total value if the last item could be cut. Weights above 0."""
+    fits = weights <= capacity
+    values, weights = values[fits], weights[fits]
+    order = np.argsort(-(values / weights))
+    total = np.cumsum(weights[order])
+    taken = int(np.searchsorted(total, capacity, side="right"))
+    bound = float(values[order[:taken]].sum())
+    if taken < len(order):
+        last = order[taken]
+        spent = float(total[taken - 1]) if taken else 0.0
+        bound += float(values[last] / weights[last]) * (capacity - spent)
+    return bound
+
+
+def solve(
+    values: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    capacity: float,
+    *,
+    tolerance: float = 1e-10,
+    greedy: bool = False,
+) -> Choice:
+    """Best choice of items under the capacity. Values not negative, weights above 0.
+
+    `tolerance` is the gap, relative to the bound, at which a search that has grown large may stop. `greedy` skips the search.
+    """
+    taken = np.zeros(len(values), dtype=bool)
+    inside = np.flatnonzero(weights <= capacity)
+    if len(inside) == 0:
+        return Choice(taken=taken, upper_bound=0.0)
+    grid = _Grid.of(values[inside], weights[inside], capacity)
+    chosen, bound = grid.greedy()
+    break_value = math.fsum(values[inside[grid.order[: grid.taken]]])
+    rounded = 0
+    if not greedy:
+        chosen, bound, rounded = grid.close(chosen, bound, tolerance * break_value / grid.unit)
+    taken[inside[chosen]] = True
+    # Only items that were looked at can differ from the break solution; each was rounded by half a unit at the most.
+    proved = break_value + (bound / 2**_COUNT_BITS + 0.5 * (rounded + 1)) * grid.unit
+    return Choice(taken=taken, upper_bound=min(proved, fractional_bound(values, weights, capacity)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Grid:
+    """The items in order of value per weight, as integers; totals are against the break solution, so they stay small."""
+
+    value: NDArray[np.int64]
+    weight: NDArray[np.int64]
+    room: int
+    """Capacity that the break solution leaves."""
+    order: NDArray[np.intp]
+    """Position in the caller's arrays."""
+    taken: int
+    """Length of the break solution."""
+    unit: float
+    """What one unit of value is worth to the caller."""
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64], weights: NDArray[np.float64], capacity: float) -> _Grid:
+        unit = max(float(values.max()), 1e-300) / 2**_VALUE_BITS
+        value = (np.rint(values / unit).astype(np.int64) << _COUNT_BITS) + 1
+        weight = np.maximum(np.rint(weights * (2.0**_WEIGHT_BITS / capacity)).astype(np.int64), 1)
+        order = np.argsort(-(value / weight), kind="stable")
+        value, weight = value[order], weight[order]
+        room = 2**_WEIGHT_BITS
+        near = (
+            int(np.searchsorted(np.cumsum(weight, dtype=np.float64), 2.0 * room)) + 1
+        )  # beyond, integers may overflow
+        total = np.cumsum(weight[:near])
+        taken = int(np.searchsorted(total, room, side="right"))
+        spent = int(total[taken - 1]) if taken else 0
+        return cls(value=value, weight=weight, room=room - spent, order=order, taken=taken, unit=unit)
+
+    def greedy(self) -> tuple[NDArray[np.intp], int]:
+        """Best value per weight first, then whatever still fits; and Dantzig's bound, in units above the break solution."""
+        chosen = list(range(self.taken))
+        if self.taken == len(self.value):
+            return self.order, 0
+        bound = self.room * int(self.value[self.taken]) // int(self.weight[self.taken])
+        left, room = np.arange(self.taken + 1, len(self.value)), self.room
+        while len(left := left[self.weight[left] <= room]):
+            chosen.append(int(left[0]))
+            room -= int(self.weight[left[0]])
+            left = left[1:]
+        # The greedy's guarantee needs this: one valuable item may beat everything that is cheaper per value.
+        if float(self.value[self.taken]) > self.value[chosen].sum(dtype=np.float64):
+            chosen = [self.taken]
+        return self.order[chosen], bound
+
+    def close(self, chosen: NDArray[np.intp], bound: int, tolerance: float) -> tuple[NDArray[np.intp], int, int]:
+        """The best choice, from a good one and the bound; the bound as proved; and how many items were looked at."""
+        into = np.where(np.arange(len(self.value)) < self.taken, -1, 1)  # a flip puts an item in, or takes it out
+        flipped = np.zeros(len(self.value), dtype=bool)
+        flipped[self._position(chosen)] = True
+        flipped[: self.taken] ^= True
+        best = int((into * self.value)[flipped].sum())
+        best_weight = int((into * self.weight)[flipped].sum())
+        if self.taken == len(self.value) or best >= bound:
+            return chosen, bound, int(flipped.sum())
+        rate = float(self.value[self.taken]) / float(self.weight[self.taken])
+        noise = _PRICE_NOISE * float(self.value.max()) + 1.0
+        price = np.maximum(into * (rate * self.weight - self.value), 0.0)
+        core = np.flatnonzero(price <= bound - best + noise)
+        core = core[np.argsort(price[core], kind="stable")]
+
+        weight, value = np.zeros(1, np.int64), np.zeros(1, np.int64)  # of each state, against the break solution
+        history: list[tuple[NDArray[np.intp], NDArray[np.bool_]]] = []
+        found: tuple[int, int] | None = None
+        work, proved, given_up = 0, True, -_LARGEST
+        for step, item in enumerate(core):
+            gap = bound - best + noise
+            if price[item] > gap:
+                break
+            if work > _MOST_WORK or (len(weight) > _MANY_STATES and bound - best <= tolerance * 2**_COUNT_BITS):
+                proved = False
+                break
+            # A state must still pay this flip or a dearer one: as it stands it has been counted already.
+            loss = rate * weight - value
+            alive = np.flatnonzero(loss + price[item] <= gap)
+            safe = np.abs(value[alive]) < _LARGEST - self.value[item]
+            if not safe.all():
+                given_up = max(given_up, bound - int(loss[alive[~safe]].min()))
+                alive = alive[safe]
+            if len(alive) == 0:
+                break
+            work += len(alive)
+            both_weight = np.concatenate([weight[alive], weight[alive] + into[item] * self.weight[item]])
+            both_value = np.concatenate([value[alive], value[alive] + into[item] * self.value[item]])
+            by_weight = np.lexsort((-both_value, both_weight))
+            rising = both_value[by_weight]
+            undominated = np.ones(len(rising), dtype=bool)
+            undominated[1:] = rising[1:] > np.maximum.accumulate(rising)[:-1]
+            keep = by_weight[undominated]
+            weight, value = both_weight[keep], both_value[keep]
+            history.append((alive[keep % len(alive)], keep >= len(alive)))
+            top = (
+                int(np.searchsorted(weight, self.room, side="right")) - 1
+            )  # value rises with weight: the best that fits
+            if top >= 0 and (value[top], -weight[top]) > (best, -best_weight):
+                best, best_weight, found = int(value[top]), int(weight[top]), (step, top)
+        if proved:
+            bound = min(bound, max(best, given_up))
+        if found is None:
+            return chosen, bound, len(core)
+        inside = np.arange(len(self.value)) < self.taken
+        last, state = found
+        for step in range(last, -1, -1):
+            parent, switched = history[step]
+            if switched[state]:
+                inside[core[step]] = ~inside[core[step]]
+            state = int(parent[state])
+        return self.order[inside], bound, len(core)
+
+    def _position(self, chosen: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Where the caller's items stand in the order."""
+        position = np.empty_like(self.order)
+        position[self.order] = np.arange(len(self.order))
+        return position[chosen]

@@ -1,0 +1,115 @@
+"""A schedule with its certificate: what to do, how good it is, and the proof."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slackwater.planning.emissions import Emissions, emissions
+from slackwater.planning.metrics import Metrics
+from slackwater.planning.problem import Problem
+
+OPTIMAL_GAP = 1e-9
+"""Relative gap up to which a schedule is called optimal."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """Who trains in which slot, and a certificate: objective, upper bound, gap, seconds."""
+
+    problem: Problem
+    end: int
+    """The paper's s: the run ends after slot rounds + s."""
+    packed: NDArray[np.uint8]
+    """[client, ceil(horizon / 8)], the matrix as bits (np.packbits along the slots)."""
+    objective: float
+    """Sum over clients of u^alpha (of log u for alpha = "log"), u in kg."""
+    upper_bound: float
+    """No schedule that was allowed has a larger objective."""
+    gap: float
+    """(upper_bound - objective) / (upper_bound - objective of the window alone): the window is paid for in any case."""
+    seconds: float
+    solver: str
+    level: float | None = None
+    """For alpha = "max-min": the least utility of any client, kg, which comes first."""
+
+    @property
+    def matrix(self) -> NDArray[np.bool_]:
+        """[client, slot], over the whole horizon; unpacked anew at each call."""
+        return np.unpackbits(self.packed, axis=1, count=self.problem.horizon).astype(bool)
+
+    @property
+    def status(self) -> str:
+        """`optimal` if the gap is at most 1e-9, else `within-gap`: feasible, and no more than the gap from the optimum."""
+        return "optimal" if self.gap <= OPTIMAL_GAP else "within-gap"
+
+    @property
+    def message(self) -> str:
+        """The status in a sentence."""
+        if self.status == "optimal":
+            return "Optimal: no schedule within the budget has a larger objective."
+        hints = {
+            "greedy": "; for a proof of the optimum try solver 'exact'",
+            "milp": "; more time may close it (time_limit_s)",
+        }
+        return f"Feasible, and proved to be within {self.gap:.2g} of the optimum{hints.get(self.solver, '')}."
+
+    @property
+    def before(self) -> int:
+        """How many slots come before the fine-tuning window."""
+        return self.problem.rounds + self.end - self.problem.fine_tune
+
+    @property
+    def window(self) -> range:
+        """Slots of the fine-tuning window F(s), counted from 0."""
+        return range(self.before, self.problem.rounds + self.end)
+
+    @property
+    def ends_at(self) -> datetime:
+        """When the run is over."""
+        return self.problem.slot_start(self.problem.rounds + self.end)
+
+    @cached_property
+    def emissions(self) -> Emissions:
+        """Emissions by client and cause."""
+        return emissions(self.problem, self.packed, self.end)
+
+    @property
+    def emissions_kg(self) -> float:
+        """All emissions of the plan: training, idle and server, kg."""
+        return self.emissions.total_kg
+
+    @cached_property
+    def slots_per_client(self) -> NDArray[np.int64]:
+        """[client], slots in all, the window included."""
+        return np.asarray(np.bitwise_count(self.packed).sum(axis=1), dtype=np.int64)
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """What the schedule is like: participation, correlation, fairness."""
+        return Metrics.of(self.packed, self.before, self.emissions.training_kg)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON; the file is whole or not there."""
+        from slackwater.planning.storage import save_plan
+
+        save_plan(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan back."""
+        from slackwater.planning.storage import load_plan
+
+        return load_plan(Path(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON holds it."""
+        from slackwater.planning.storage import plan_to_dict
+
+        return plan_to_dict(self)

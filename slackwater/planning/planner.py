@@ -1,0 +1,83 @@
+"""From a problem to a plan: one verb, three solvers."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Literal, get_args
+
+import numpy as np
+
+from slackwater.errors import ScenarioError, SlackwaterError
+from slackwater.planning.plan import Plan
+from slackwater.planning.problem import Problem
+from slackwater.planning.search import Found, search
+from slackwater.planning.stage import BUDGET_ROUNDING
+
+Solver = Literal["exact", "greedy", "milp"]
+
+
+def plan(problem: Problem, *, end: int | None = None, solver: Solver = "exact", time_limit_s: float = 60.0) -> Plan:
+    """The best schedule of a problem, jointly over the matrix and s, or for a fixed s (`end`).
+
+    `exact` proves the optimum (a problem that ties clients together goes to the MILP), `greedy` is faster and says how far from the
+    optimum it may be, `milp` is HiGHS on the same problem. `time_limit_s` is for the MILP.
+    """
+    if solver not in get_args(Solver):
+        raise ScenarioError(f"solver must be one of {', '.join(get_args(Solver))}, not {solver!r}.")
+    slack = problem.horizon - problem.rounds
+    if end is not None and (isinstance(end, bool) or not isinstance(end, (int, np.integer)) or not 0 <= end <= slack):
+        raise ScenarioError(f"The end time s must be a whole number from 0 to the slack of {slack}, not {end!r}.")
+    began = time.perf_counter()
+    ends = range(slack + 1) if end is None else [int(end)]
+    if solver == "milp" or (problem.coupled and solver == "exact"):
+        from slackwater.planning.milp import solve_milp  # HiGHS is loaded only when it is needed
+
+        found, used = solve_milp(problem, ends, time_limit_s=time_limit_s), "milp"
+    elif problem.coupled:
+        from slackwater.planning.coupled import solve_coupled_greedy
+
+        found, used = solve_coupled_greedy(problem, ends), "greedy"
+    else:
+        found, used = search(problem, ends, greedy=solver == "greedy"), solver
+    return _certified(problem, found, used, began)
+
+
+def _certified(problem: Problem, found: Found, solver: str, began: float) -> Plan:
+    """The plan, with objective and emissions counted anew from the matrix."""
+    utility, stage = found.stage.groups.utility, found.stage
+    draft = Plan(
+        problem=problem,
+        end=stage.end,
+        packed=found.packed,
+        objective=math.nan,
+        upper_bound=math.nan,
+        gap=math.nan,
+        seconds=0.0,
+        solver=solver,
+        level=found.level,
+    )
+    if draft.emissions_kg > problem.budget_kg * (1 + 2 * BUDGET_ROUNDING):
+        raise SlackwaterError(
+            f"The {solver} solver returned a schedule of {draft.emissions_kg!r} kg, over the budget of {problem.budget_kg!r} kg. "
+            "It is not used. This is a defect: please report it with the scenario."
+        )
+    u = draft.emissions.utility
+    total = math.fsum(utility.of(u))
+    bound = max(found.upper_bound, total)
+    window_alone = stage.value(np.zeros_like(stage.low))
+    positive = int(np.count_nonzero(u > 0))
+    worth = bound - window_alone
+    plan = Plan(
+        problem=problem,
+        end=stage.end,
+        packed=found.packed,
+        objective=utility.reported(total, positive),
+        upper_bound=utility.reported(bound, positive),
+        gap=(bound - total) / worth if worth > 0 else 0.0,
+        seconds=time.perf_counter() - began,
+        solver=solver,
+        level=found.level,
+    )
+    plan.__dict__["emissions"] = draft.emissions
+    return plan

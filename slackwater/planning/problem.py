@@ -1,0 +1,269 @@
+"""The scheduling problem: the paper's (opt:tuning) and (opt:alpha), and what a real run adds to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from slackwater.carbon.traces import Provenance, Traces
+from slackwater.errors import DataError, ScenarioError
+from slackwater.planning.availability import available_slots
+from slackwater.planning.costs import Costs
+from slackwater.planning.fleet import Client, Fleet
+from slackwater.planning.utility import Alpha, Utility
+from slackwater.units import energy_kwh, utc
+
+Window = Literal["all", "available"]
+_MINUTES_PER_HOUR = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """What runs beside the clients in every slot in which anyone trains: server and network."""
+
+    zone: str
+    power_w: float
+    pue: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Problem:
+    """Which client trains in which slot, under a carbon budget: maximise sum_c (sum_t (g_max - g) a)^alpha.
+
+    The horizon is `rounds + slack` slots from `start`. The run ends after slot `rounds + s`, s in 0..slack; its last `fine_tune` slots are
+    the window F(s), in which everybody trains. Slots are counted from 0 in arrays; s is the paper's.
+    """
+
+    clients: Sequence[Client] | Fleet
+    traces: Traces
+    rounds: int
+    budget_kg: float
+    slack: int | None = None
+    """Extra slots; None takes the `deadline`, or 0."""
+    deadline: str | datetime | None = None
+    """Time by which the run must have ended; instead of slack."""
+    fine_tune: int = 1
+    alpha: Alpha = 0.1
+    """In (0, 1], or "log" (proportional fairness), or "max-min" ("max-min:0.5" names the alpha above the level)."""
+    start: str | datetime | None = None
+    """Start of the first slot; None is the start of the traces."""
+    round_minutes: float | None = None
+    """Length of a round where it is shorter than a slot; None is the whole slot."""
+    window: Window = "all"
+    """Whether an end time whose window meets an unavailable client is refused, or done by those who are there."""
+    max_parallel: int | None = None
+    """At most this many clients in a slot before the window."""
+    server: Server | None = None
+    server_kg: ArrayLike | None = None
+    """[slot], kg charged in each slot in which anyone trains; instead of `server`."""
+    available: ArrayLike | None = None
+    """[client, slot], False where a client cannot train, besides its own `unavailable` periods."""
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "clients", Fleet.from_clients(self.clients))
+        put(self, "start", utc(self.start, "start") if self.start is not None else self.traces.start)
+        _whole("rounds", self.rounds, least=1)
+        _whole("fine_tune", self.fine_tune, least=0)
+        if self.deadline is not None:
+            put(self, "deadline", utc(self.deadline, "deadline"))
+        put(self, "slack", self._resolved_slack())
+        if self.fine_tune > self.horizon:
+            raise ScenarioError(
+                f"The fine-tuning window of {self.fine_tune} slots is longer than the horizon of {self.horizon} "
+                f"(rounds + slack). Shorten fine_tune or add slack."
+            )
+        if not (isinstance(self.budget_kg, (int, float)) and self.budget_kg > 0 and math.isfinite(self.budget_kg)):
+            raise ScenarioError(f"budget_kg must be above 0 kg, not {self.budget_kg!r}.")
+        if self.round_minutes is not None and not 0 < self.round_minutes <= self.traces.slot_minutes:
+            raise ScenarioError(
+                f"round_minutes must be above 0 and at most the slot's {self.traces.slot_minutes} minutes, "
+                f"not {self.round_minutes!r}. Raise slot_minutes for longer rounds."
+            )
+        if self.window not in ("all", "available"):
+            raise ScenarioError(f"window must be 'all' or 'available', not {self.window!r}.")
+        if self.max_parallel is not None:
+            _whole("max_parallel", self.max_parallel, least=1)
+        if self.server is not None and self.server_kg is not None:
+            raise ScenarioError("Give the server's zone and power, or its kg per slot, not both.")
+        if self.server is not None and not (self.server.power_w >= 0 and self.server.pue >= 1):
+            raise ScenarioError("The server needs a power_w of at least 0 and a pue of at least 1.")
+        Utility.parse(self.alpha)
+        _ = self.costs  # zones, availability and the reach of the traces are checked now, not when planning starts
+
+    @classmethod
+    def from_costs(
+        cls,
+        g_kg: ArrayLike,
+        *,
+        rounds: int,
+        budget_kg: float,
+        slack: int = 0,
+        fine_tune: int = 1,
+        alpha: Alpha = 0.1,
+        names: Sequence[str] | None = None,
+        available: ArrayLike | None = None,
+        min_slots: ArrayLike = 0,
+        max_slots: ArrayLike | None = None,
+        server_kg: ArrayLike | None = None,
+        window: Window = "all",
+        max_parallel: int | None = None,
+    ) -> Problem:
+        """A problem from carbon costs alone: g_kg[client, slot], kg."""
+        costs = np.array(g_kg, dtype=np.float64)
+        if costs.ndim != 2 or costs.size == 0:
+            raise ScenarioError(f"g_kg must be a filled array [client, slot], not of shape {costs.shape}.")
+        bad = ~np.isfinite(costs) | (costs < 0)
+        if bad.any():
+            client, slot = np.argwhere(bad)[0]
+            raise DataError(f"g_kg[{client}, {slot}] is {costs[client, slot]}; costs must be finite and not negative.")
+        zones = [f"cost-{i}" for i in range(len(costs))]
+        return cls(
+            clients=Fleet.of(zones, names=names, energy_kwh=1.0, min_slots=min_slots, max_slots=max_slots),
+            traces=Traces(
+                zones=tuple(zones),
+                start=datetime(1970, 1, 1, tzinfo=UTC),
+                intensity=costs,
+                factor="direct",
+                provenance=tuple(Provenance(zone=z, source="costs given as an array") for z in zones),
+            ),
+            rounds=rounds,
+            budget_kg=budget_kg,
+            slack=slack,
+            fine_tune=fine_tune,
+            alpha=alpha,
+            available=available,
+            server_kg=server_kg,
+            window=window,
+            max_parallel=max_parallel,
+        )
+
+    def with_settings(self, **settings: Any) -> Problem:
+        """The same problem with some settings changed (`budget_kg`, `alpha`, `slack`, `fine_tune`, ..)."""
+        if "slack" in settings:
+            settings.setdefault("deadline", None)
+        elif self.deadline is not None:
+            settings.setdefault("slack", None)
+        return replace(self, **settings)
+
+    @property
+    def fleet(self) -> Fleet:
+        """The clients as columns."""
+        assert isinstance(self.clients, Fleet)
+        return self.clients
+
+    @property
+    def first_slot(self) -> datetime:
+        """Start of the first slot, aware UTC."""
+        assert isinstance(self.start, datetime)
+        return self.start
+
+    @property
+    def horizon(self) -> int:
+        """Slots in all: rounds + slack."""
+        assert self.slack is not None
+        return self.rounds + self.slack
+
+    @property
+    def slot_hours(self) -> float:
+        """Length of a slot."""
+        return self.traces.slot_minutes / _MINUTES_PER_HOUR
+
+    @property
+    def coupled(self) -> bool:
+        """Whether a constraint ties slots of different clients together, so that the knapsack structure is lost."""
+        limited = self.max_parallel is not None and self.max_parallel < len(self.fleet)
+        return limited or self.costs.server_kg is not None
+
+    @cached_property
+    def utility(self) -> Utility:
+        """The fairness objective."""
+        return Utility.parse(self.alpha)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """Carbon cost of every client and slot of the horizon."""
+        fleet, hours = self.fleet, self.slot_hours
+        traces = self.traces.window(self.first_slot, self.horizon)
+        zones, which = np.unique(np.asarray(fleet.zone, dtype=str), return_inverse=True)
+        rows = np.array([traces.index(str(zone)) for zone in zones], dtype=np.intp)
+        round_hours = hours if self.round_minutes is None else self.round_minutes / _MINUTES_PER_HOUR
+        # A training slot costs what it adds to the idle draw, which is charged anyway.
+        added = energy_kwh(fleet.power_w - fleet.idle_w, round_hours)  # type: ignore[arg-type]
+        masks, mask = self._availability()
+        return Costs(
+            energy_kwh=np.where(np.isnan(fleet.energy_kwh), added, fleet.energy_kwh) * fleet.pue,
+            idle_kwh=energy_kwh(fleet.idle_w, hours) * fleet.pue,  # type: ignore[arg-type]
+            row=which.reshape(-1).astype(np.intp),
+            intensity=np.ascontiguousarray(traces.intensity[rows]),
+            available=masks,
+            mask=mask,
+            server_kg=self._server_costs(traces),
+        )
+
+    def slot_start(self, slot: int) -> datetime:
+        """Start of a slot of the horizon (its end, for the number after the last)."""
+        return self.first_slot + timedelta(minutes=self.traces.slot_minutes * slot)
+
+    def _resolved_slack(self) -> int:
+        if self.deadline is None:
+            slack = 0 if self.slack is None else self.slack
+            _whole("slack", slack, least=0)
+            return slack
+        if self.slack is not None:
+            raise ScenarioError("Give slack or deadline, not both.")
+        assert isinstance(self.deadline, datetime)
+        slots = (self.deadline - self.first_slot) // timedelta(minutes=self.traces.slot_minutes)
+        if slots < self.rounds:
+            raise ScenarioError(
+                f"The deadline {self.deadline.isoformat()} leaves {max(slots, 0)} slots after the start "
+                f"{self.first_slot.isoformat()}, fewer than the {self.rounds} rounds. Move it, or ask for fewer rounds."
+            )
+        return slots - self.rounds
+
+    def _availability(self) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
+        """Distinct availabilities [mask, slot] over the horizon, and the mask of each client."""
+        count, slots = len(self.fleet), self.horizon
+        if self.available is not None:
+            free = np.asarray(self.available, dtype=bool)
+            if free.ndim != 2 or free.shape[0] != count or free.shape[1] < slots:
+                raise ScenarioError(f"available has shape {free.shape}; it needs {count} clients x {slots} slots.")
+            free = free[:, :slots].copy()
+            for client, periods in self.fleet.unavailable.items():
+                free[client] &= available_slots(periods, self.first_slot, slots, self.traces.slot_minutes)
+            masks, index = np.unique(free, axis=0, return_inverse=True)
+            return masks, index.reshape(-1).astype(np.intp)
+        mask = np.zeros(count, dtype=np.intp)
+        rows = [np.ones(slots, dtype=bool)]
+        known: dict[tuple[str, ...], int] = {}
+        for client, periods in self.fleet.unavailable.items():
+            if periods not in known:
+                known[periods] = len(rows)
+                rows.append(available_slots(periods, self.first_slot, slots, self.traces.slot_minutes))
+            mask[client] = known[periods]
+        return np.array(rows), mask
+
+    def _server_costs(self, traces: Traces) -> NDArray[np.float64] | None:
+        if self.server is not None:
+            per_slot = energy_kwh(self.server.power_w, self.slot_hours) * self.server.pue
+            return np.asarray(per_slot * traces.intensity[traces.index(self.server.zone)])
+        if self.server_kg is None:
+            return None
+        fixed = np.asarray(self.server_kg, dtype=np.float64)
+        if fixed.ndim != 1 or len(fixed) < self.horizon or not np.all(np.isfinite(fixed)) or np.any(fixed < 0):
+            raise ScenarioError(
+                f"server_kg must hold a finite cost, not below 0, for each of the {self.horizon} slots."
+            )
+        return fixed[: self.horizon]
+
+
+def _whole(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ScenarioError(f"{name} must be a whole number of at least {least}, not {value!r}.")

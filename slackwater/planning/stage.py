@@ -1,0 +1,205 @@
+"""What is left to decide once the end time s is fixed: how many of its cheapest slots each client gets.
+
+With the window paid for, a client's i-th cheapest slot before the window has both the lowest cost and the highest utility of those left, and
+its gain falls with i. So some optimal schedule gives each client a prefix of its slots sorted by cost, and the problem is a 0-1 knapsack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slackwater.planning.problem import Problem
+from slackwater.planning.utility import NOISE, Utility, utilities
+
+BUDGET_ROUNDING = 1e-12
+"""Relative: sums of the same costs in another order differ by this much, and a budget is often such a sum."""
+
+
+class Groups:
+    """Clients that share intensity, availability, energy and limits: they share the work. Made once for a problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        costs, fleet = problem.costs, problem.fleet
+        self.problem, self.costs = problem, costs
+        self.g_max = costs.g_max
+        kind, one = alike(costs.row, costs.mask)
+        self.intensity: NDArray[np.float64] = costs.intensity[costs.row[one]]
+        self.available: NDArray[np.bool_] = costs.available[costs.mask[one]]
+        self.of_client, first = alike(kind, costs.energy_kwh, fleet.min_slots, fleet.max_slots)
+        self.size: NDArray[np.int64] = np.bincount(self.of_client)
+        self.kind, self.energy = kind[first], costs.energy_kwh[first]
+        self.min_slots, self.max_slots = fleet.min_slots[first], fleet.max_slots[first]
+        # Cheapest first, earlier first among equals; a slot that is not available costs infinitely much.
+        self.price: NDArray[np.float64] = np.where(self.available, self.intensity, np.inf)
+        self.order: NDArray[np.intp] = np.argsort(self.price, axis=1, kind="stable")
+        self.idle_until: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(costs.idle_kg())])
+        self.utility: Utility = problem.utility.scaled(
+            clients=len(fleet), least=NOISE * self.g_max, largest=costs.slots * self.g_max
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stage:
+    """The knapsack that remains for one end time. Arrays are [group] or [kind, i], i counting slots from the cheapest."""
+
+    groups: Groups
+    end: int
+    before: int
+    """Slots before the window."""
+    order: NDArray[np.intp]
+    """[kind, i], slot."""
+    intensity: NDArray[np.float64]
+    """[kind, i], kg/kWh, cheapest first; infinite where not available."""
+    window_slots: int
+    """Client-slots in the window."""
+    window_kg: float
+    idle_kg: float
+    base: NDArray[np.float64]
+    """[group], utility that the window gives."""
+    low: NDArray[np.intp]
+    """[group], slots that are taken in any case."""
+    high: NDArray[np.intp]
+    """[group], most slots that can be taken."""
+
+    @classmethod
+    def at(cls, groups: Groups, end: int) -> Stage | str:
+        """The stage for an end time, or why there is none."""
+        problem = groups.problem
+        stop = problem.rounds + end
+        before = stop - problem.fine_tune
+        if before < 0:
+            return f"s={end}: the window of {problem.fine_tune} slots would begin before the first slot"
+        there = groups.available[:, before:stop]
+        if problem.window == "all" and not there.all():
+            missing = (~there).any(axis=1)[groups.kind[groups.of_client]]  # type: ignore[index]
+            return f"s={end}: client {problem.fleet.names[int(np.argmax(missing))]!r} is not available in the window"
+        window_ci = np.where(there, groups.intensity[:, before:stop], 0.0).sum(axis=1)
+        order = groups.order[groups.order < before].reshape(len(groups.order), before)
+        usable = groups.available[:, :before].sum(axis=1)[groups.kind]
+        high = np.minimum(groups.max_slots, usable).astype(np.intp)
+        low = groups.min_slots.astype(np.intp)
+        if np.any(low > high):
+            client = int(np.argmax((low > high)[groups.of_client]))
+            return (
+                f"s={end}: client {problem.fleet.names[client]!r} must get at least {problem.fleet.min_slots[client]} slots "
+                f"but can train in only {usable[groups.of_client[client]]} before the window"
+            )
+        server = groups.costs.server_kg
+        return cls(
+            groups=groups,
+            end=end,
+            before=before,
+            order=order,
+            intensity=np.take_along_axis(groups.price, order, axis=1),
+            window_slots=int(groups.size @ there.sum(axis=1)[groups.kind]),
+            window_kg=float(groups.size @ (groups.energy * window_ci[groups.kind]))
+            + (float(server[before:stop][there.any(axis=0)].sum()) if server is not None else 0.0),
+            idle_kg=float(groups.idle_until[stop]),
+            base=utilities(there.sum(axis=1)[groups.kind], groups.energy * window_ci[groups.kind], groups.g_max),
+            low=low,
+            high=high,
+        )
+
+    @cached_property
+    def summed(self) -> NDArray[np.float64]:
+        """[kind, n], intensity of the n cheapest slots together."""
+        return np.concatenate([np.zeros((len(self.intensity), 1)), np.cumsum(self.intensity, axis=1)], axis=1)
+
+    def cost(self, counts: NDArray[np.intp]) -> float:
+        """Emissions of training before the window if each group's clients get their `counts` cheapest slots, kg."""
+        groups = self.groups
+        return float(groups.size @ (groups.energy * self.summed[groups.kind, counts]))
+
+    def utilities(self, counts: NDArray[np.intp]) -> NDArray[np.float64]:
+        """[group], utility of a client with these counts."""
+        groups = self.groups
+        return utilities(counts, groups.energy * self.summed[groups.kind, counts], groups.g_max, self.base)
+
+    def value(self, counts: NDArray[np.intp]) -> float:
+        """Sum of f over clients."""
+        return float(self.groups.size @ self.groups.utility.of(self.utilities(counts)))
+
+    @cached_property
+    def fixed_kg(self) -> float:
+        """What is spent in any case: idle draw, window, and the least slots."""
+        return self.idle_kg + self.window_kg + self.cost(self.low)
+
+    @property
+    def room_kg(self) -> float:
+        """What is left for the slots to choose, rounding allowed for; negative if the budget does not even pay what is fixed."""
+        budget = self.groups.problem.budget_kg
+        return budget * (1 + BUDGET_ROUNDING) - self.fixed_kg
+
+    def raised(self, low: NDArray[np.intp]) -> Stage:
+        """The same with at least these counts."""
+        return replace(self, low=np.maximum(self.low, low))
+
+    def with_free_slots(self) -> Stage:
+        """The same with every slot that costs nothing taken."""
+        groups = self.groups
+        free = (self.intensity <= 0).sum(axis=1)[groups.kind]
+        free = np.where(groups.energy > 0, free, self.before)
+        return self.raised(np.minimum(free, self.high)) if free.any() else self
+
+    def with_everyone(self) -> Stage:
+        """For the log utility: the same with a first slot for all who have none, if that fits.
+
+        It is then in every optimum, and the logarithm stays finite; if it does not fit, the lift in the utility decides who gets one.
+        """
+        if self.groups.utility.kind != "log" or self.before == 0:
+            return self
+        first = np.minimum(1, self.high)
+        helps = (self.utilities(self.low) <= 0) & (self.utilities(np.maximum(self.low, first)) > 0)
+        if not helps.any():
+            return self
+        lifted = self.raised(np.where(helps, first, 0))
+        return lifted if lifted.room_kg >= 0 else self
+
+    def at_level(self, level: float) -> Stage | None:
+        """For max-min: the same with every client's utility at least the level, or None where that cannot be had."""
+        counts = self.counts_reaching(level)
+        stage = self.raised(counts)
+        return stage if stage.least_utility >= level and stage.room_kg >= 0 else None
+
+    def at_best_level(self) -> Stage:
+        """For max-min: the same with the least utility of any client as high as the budget allows."""
+        stage, too_high = self, float(np.nextafter(self.utilities(self.high).min(), np.inf))
+        noise = NOISE * self.groups.g_max  # no utility lies between 0 and this
+        while too_high > noise and stage.least_utility < (level := (stage.least_utility + too_high) / 2) < too_high:
+            if (raised := self.at_level(level)) is not None:
+                stage = raised
+            else:
+                too_high = level
+        return stage
+
+    @cached_property
+    def least_utility(self) -> float:
+        """Utility of the client that has least, from what is fixed."""
+        return float(self.utilities(self.low).min())
+
+    def counts_reaching(self, level: float) -> NDArray[np.intp]:
+        """[group], fewest slots with which a client's utility is at least the level (or all it can have)."""
+        low, high = self.low.copy(), self.high.copy()
+        while np.any(open_ := low < high):
+            middle = (low + high) // 2
+            enough = self.utilities(middle) >= level
+            high = np.where(open_ & enough, middle, high)
+            low = np.where(open_ & ~enough, middle + 1, low)
+        return low
+
+
+def alike(*columns: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Number of the distinct combination of each entry, and one entry of each combination."""
+    order = np.lexsort(columns[::-1])
+    new = np.zeros(len(order), dtype=bool)
+    for column in columns:
+        new[1:] |= np.diff(column[order]) != 0
+    number = np.empty(len(order), dtype=np.intp)
+    number[order] = np.cumsum(new)
+    new[0] = True
+    return number, order[new]

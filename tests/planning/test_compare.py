@@ -1,0 +1,114 @@
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from slackwater.carbon import Provenance, Traces
+from slackwater.errors import DataError, InfeasibleError, ScenarioError
+from slackwater.planning import compare as module
+from slackwater.planning.compare import compare
+from slackwater.planning.fleet import Client
+from slackwater.planning.planner import plan
+from slackwater.planning.problem import Problem
+
+START = datetime(2022, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def problem() -> Problem:
+    rng = np.random.default_rng(3)
+    intensity = np.array([[0.4], [0.1], [0.02]]) * rng.uniform(0.5, 1.5, (3, 40))
+    zones = ("DE", "FR", "SE")
+    return Problem(
+        clients=[Client(name=zone, zone=zone, power_w=300.0) for zone in zones],
+        traces=Traces(
+            zones=zones,
+            start=START,
+            intensity=intensity,
+            factor="direct",
+            provenance=tuple(Provenance(zone=zone, source="made up") for zone in zones),
+        ),
+        rounds=6,
+        slack=10,
+        budget_kg=0.6,
+    )
+
+
+def test_rows_are_what_plan_finds(problem: Problem) -> None:
+    rows = compare(problem, alphas=[0.1, 1.0, "log"], slacks=[0, 20], budgets=[0.4, 0.8])
+    settings = [(a, s, b) for a in (0.1, 1.0, "log") for s in (0, 20) for b in (0.4, 0.8)]
+    assert [(row.alpha, row.slack, row.budget_kg) for row in rows] == settings
+    for row in rows:
+        best = plan(problem.with_settings(alpha=row.alpha, slack=row.slack, budget_kg=row.budget_kg))
+        assert (row.status, row.end, row.objective) == (best.status, best.end, best.objective)
+        assert (row.upper_bound, row.gap, row.message) == (best.upper_bound, best.gap, best.message)
+        assert row.emissions_kg == best.emissions_kg <= row.budget_kg * (1 + 1e-9)
+        assert row.slots == best.matrix.sum()
+        assert row.rho_h == best.metrics.rho_h
+        assert row.g_max_kg == best.problem.costs.g_max
+        assert not row.synthetic
+
+
+def test_more_budget_and_more_slack_never_hurt(problem: Problem) -> None:
+    rows = compare(problem, alphas=[1.0], budgets=[0.3, 0.5, 0.9])
+    objectives = [row.objective for row in rows]
+    assert objectives == sorted(objectives, key=lambda value: value or 0.0)
+
+
+def test_empty_lists_are_the_problems_own_values(problem: Problem) -> None:
+    (row,) = compare(problem)
+    assert (row.alpha, row.slack, row.budget_kg) == (problem.alpha, 10, 0.6)
+    assert row.objective == plan(problem).objective
+
+
+def test_duplicates_are_planned_once(problem: Problem) -> None:
+    rows = compare(problem, alphas=[0.1, 0.1], slacks=[5, 0, 5], budgets=[0.5, 0.5])
+    assert [row.slack for row in rows] == [5, 0]
+
+
+def test_a_deadline_gives_way_to_the_slacks(problem: Problem) -> None:
+    timed = replace(problem, slack=None, deadline="2022-01-01T12:00Z")
+    assert [row.slack for row in compare(timed)] == [6]
+    assert [row.slack for row in compare(timed, slacks=[2, 8])] == [2, 8]
+
+
+def test_an_infeasible_row_carries_the_least_budget(problem: Problem) -> None:
+    tiny, fine = compare(problem, budgets=[1e-6, 0.6])
+    assert tiny.status == "infeasible"
+    assert (tiny.end, tiny.objective, tiny.upper_bound, tiny.gap) == (None, None, None, None)
+    assert (tiny.emissions_kg, tiny.slots, tiny.rho_h) == (None, None, None)
+    assert fine.status == "optimal"
+    with pytest.raises(InfeasibleError) as refused:
+        plan(problem.with_settings(budget_kg=1e-6))
+    assert tiny.message == str(refused.value)
+    least = refused.value.least_budget_kg
+    assert least is not None
+    assert f"{least:.6f}" in tiny.message
+    assert compare(problem, budgets=[least * (1 + 1e-6)])[0].status == "optimal"
+
+
+def test_traces_that_are_too_short_are_said_before_any_planning(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "plan", lambda *_, **__: pytest.fail("planned"))
+    with pytest.raises(DataError, match=r"slack of 35 needs 41 slots \(rounds \+ slack\).*slacks of at most 34"):
+        compare(problem, slacks=[0, 35])
+
+
+def test_a_bad_setting_is_said_before_any_planning(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "plan", lambda *_, **__: pytest.fail("planned"))
+    with pytest.raises(ScenarioError, match="alpha must be above 0"):
+        compare(problem, alphas=[0.1, 2.0])
+
+
+def test_the_solver_is_passed_on(problem: Problem) -> None:
+    (row,) = compare(problem, solver="greedy")
+    best = plan(problem, solver="greedy")
+    assert (row.objective, row.upper_bound) == (best.objective, best.upper_bound)
+
+
+def test_synthetic_intensity_is_said_in_every_row(problem: Problem) -> None:
+    traces = replace(problem.traces, provenance=(Provenance(zone="DE", source="typical", synthetic=True),))
+    rows = compare(replace(problem, traces=traces), budgets=[1e-6, 0.6])
+    assert all(row.synthetic for row in rows)
