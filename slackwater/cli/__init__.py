@@ -1,0 +1,5 @@
+"""The command line: data on stdout, progress on stderr; exit 0 fine, 1 error, 2 usage, 3 infeasible."""
+
+from slackwater.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,207 @@
+"""Commands that look ahead: plan, compare, savings, zones, init."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from slackwater.carbon import Factor, available_zones, load_traces
+from slackwater.cli.options import (
+    ListOf,
+    chart_option,
+    console,
+    data_option,
+    factor_option,
+    fill_option,
+    json_option,
+    number_or_word,
+    print_json,
+    say,
+)
+from slackwater.config import Scenario, load_scenario
+from slackwater.errors import ScenarioError
+from slackwater.planning.compare import compare as compare_plans
+from slackwater.planning.planner import Solver
+from slackwater.planning.planner import plan as make_plan
+from slackwater.planning.problem import Problem
+from slackwater.planning.savings import study
+from slackwater.planning.storage import write_whole
+from slackwater.report import charts, terminal
+from slackwater.scenario_template import SCENARIO
+from slackwater.units import iso
+
+scenario_argument = click.argument("scenario", type=click.Path(path_type=Path))
+
+
+@click.command()
+@scenario_argument
+@click.option("--end", type=int, metavar="S", help="Fix the end time s instead of optimising it.")
+@click.option("--solver", type=click.Choice(get_args(Solver)), default="exact", show_default=True, help="How to solve.")
+@click.option("--time-limit", type=float, default=60.0, show_default=True, metavar="SECONDS", help="For the MILP.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Save the plan as DIR/plan.json."
+)
+@chart_option("the schedule")
+@data_option
+@fill_option
+@json_option
+def plan(
+    scenario: Path,
+    end: int | None,
+    solver: Solver,
+    time_limit: float,
+    out: Path | None,
+    chart: Path | None,
+    data: str | None,
+    fill_hours: int | None,
+    as_json: bool,
+) -> None:
+    """Find the best schedule of a SCENARIO, with a proof of how good it is."""
+    found = make_plan(_problem(scenario, data, fill_hours), end=end, solver=solver, time_limit_s=time_limit)
+    if out is not None:
+        found.save(out / "plan.json")
+        say(f"saved {out / 'plan.json'}")
+    if chart is not None:
+        charts.save(charts.schedule_chart(found), chart)
+        say(f"drew {chart}")
+    if as_json:
+        print_json(found.to_dict())
+        return
+    screen = console()
+    screen.print(terminal.plan_heatmap(found, screen.width))
+    screen.print(terminal.plan_summary(found))
+
+
+@click.command()
+@scenario_argument
+@click.option(
+    "--alpha",
+    "alphas",
+    type=ListOf(number_or_word, "number"),
+    default="",
+    metavar="A,..",
+    help="Fairness values to try.",
+)
+@click.option(
+    "--slack", "slacks", type=ListOf(int, "whole number"), default="", metavar="N,..", help="Slacks to try, in slots."
+)
+@click.option(
+    "--budget", "budgets", type=ListOf(float, "number"), default="", metavar="KG,..", help="Budgets to try, in kg."
+)
+@chart_option("the Pareto picture of budget against objective")
+@data_option
+@fill_option
+@json_option
+def compare(
+    scenario: Path,
+    alphas: list[float | str],
+    slacks: list[int],
+    budgets: list[float],
+    chart: Path | None,
+    data: str | None,
+    fill_hours: int | None,
+    as_json: bool,
+) -> None:
+    """What if: plan a SCENARIO for every combination of fairness, slack and budget."""
+    problem = _problem(scenario, data, fill_hours, slack=max(slacks, default=None))
+    points = compare_plans(problem, alphas=alphas, slacks=slacks, budgets=budgets)
+    if chart is not None:
+        charts.save(charts.pareto_chart(points), chart)
+        say(f"drew {chart}")
+    if as_json:
+        print_json({"points": [asdict(point) for point in points], **_data_of(problem)})
+    else:
+        console().print(terminal.compare_table(points))
+
+
+@click.command()
+@click.option(
+    "--zones", "names", type=ListOf(str, "zone"), default="", metavar="Z,..", help="Zones; all there are by default."
+)
+@click.option("--hours", type=int, default=100, show_default=True, help="Hours of training.")
+@click.option("--slack", type=int, default=236, show_default=True, help="Extra hours allowed.")
+@click.option("--start", metavar="TIME", help="First hour the data is used from, like 2022-01-01T00:00Z.")
+@click.option("--starts", type=int, default=100, show_default=True, help="Random starts to average over.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random starts.")
+@chart_option("savings by zone and slack")
+@click.option(
+    "--chart-clients",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Draw savings against the number of clients.",
+)
+@data_option
+@factor_option
+@fill_option
+@json_option
+def savings(
+    names: list[str],
+    hours: int,
+    slack: int,
+    start: str | None,
+    starts: int,
+    seed: int,
+    chart: Path | None,
+    chart_clients: Path | None,
+    data: str | None,
+    factor: Factor,
+    fill_hours: int | None,
+    as_json: bool,
+) -> None:
+    """What slack time alone would save, by zone and by number of clients."""
+    traces = load_traces(data or "typical", zones=names or None, start=start, factor=factor, fill_hours=fill_hours or 0)
+    result = study(traces, hours=hours, slack=slack, starts=starts, seed=seed)
+    for path, draw in ((chart, charts.savings_heatmap), (chart_clients, charts.savings_by_clients)):
+        if path is not None:
+            charts.save(draw(result), path)
+            say(f"drew {path}")
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        console().print(terminal.savings_table(result))
+
+
+@click.command()
+@data_option
+@json_option
+def zones(data: str | None, as_json: bool) -> None:
+    """What intensity data there is."""
+    found = available_zones(data or "typical")
+    if as_json:
+        print_json([{**asdict(zone), "first": iso(zone.first), "last": iso(zone.last)} for zone in found])
+    else:
+        console().print(terminal.zones_table(found))
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path), default="scenario.toml")
+@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+def init(path: Path, force: bool) -> None:
+    """Write a commented scenario to start from (PATH, default scenario.toml)."""
+    if path.exists() and not force:
+        raise ScenarioError(f"{path} is there already. Give another name, or --force to overwrite it.")
+    write_whole(path, SCENARIO)
+    say(f"wrote {path}; edit it, then run: slackwater plan {path}")
+
+
+COMMANDS = (plan, compare, savings, zones, init)
+
+
+def _problem(path: Path, data: str | None, fill_hours: int | None, slack: int | None = None) -> Problem:
+    scenario: Scenario = load_scenario(path)
+    if fill_hours is not None:
+        scenario = scenario.changed(data=scenario.data.model_copy(update={"fill_hours": fill_hours}))
+    if slack is not None:
+        scenario = scenario.changed(slack=slack)
+    return scenario.problem(path.parent, data=data)
+
+
+def _data_of(problem: Problem) -> dict[str, object]:
+    return {
+        "factor": problem.traces.factor,
+        "synthetic": problem.traces.synthetic,
+        "provenance": [asdict(provenance) for provenance in problem.traces.provenance],
+    }
