@@ -1,0 +1,16 @@
+#!/bin/sh
+# The main job on embedded data: a scenario, its plan, what slack alone saves, and what-ifs. Everything lands in demo/.
+set -eu
+mkdir -p demo
+slackwater init demo/scenario.toml --force
+
+echo; echo "== The plan =="
+slackwater plan demo/scenario.toml --out demo/run --chart demo/schedule.png
+
+echo; echo "== What slack time alone would save =="
+slackwater savings --zones BE,GB,IE,FI,SE-SE3,DE,FR --chart demo/savings.png --chart-clients demo/savings_by_clients.png
+
+echo; echo "== What if =="
+slackwater compare demo/scenario.toml --alpha 1,0.1,0.001 --slack 0,50,90 --budget 1,2,3,5 --chart demo/pareto.png
+
+echo; echo "Made in demo/:"; ls demo

@@ -1,0 +1,150 @@
+"""Clients tied together, by a limit on how many train at once or a server that is paid once a slot: one end time.
+
+Here a client's cheapest slots need not be the ones to take, so the prefixes of `stage` do not apply and each client-slot
+is decided by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slackwater.planning.search import Found, pack_matrix
+from slackwater.planning.stage import BUDGET_ROUNDING, Stage
+from slackwater.planning.utility import NOISE, Utility
+
+TIE = 1e-12
+"""Objectives this close, relative, are equal: more slots, then less carbon, then the earlier end decide."""
+_ROUNDING = 1e-14
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cells:
+    """The client-slots before the window for one end time; arrays are [client, slot], [client] or [slot]."""
+
+    stage: Stage
+    g: NDArray[np.float64]
+    """[client, slot], kg."""
+    d: NDArray[np.float64]
+    """[client, slot], utility g_max - g, kg; 0 where it is only noise."""
+    open: NDArray[np.bool_]
+    """[client, slot], whether the client can train."""
+    base: NDArray[np.float64]
+    """[client], utility that the window gives, kg."""
+    low: NDArray[np.intp]
+    high: NDArray[np.intp]
+    server: NDArray[np.float64]
+    """[slot], kg charged once if anyone trains."""
+    parallel: int
+    """Most clients in a slot."""
+    room_kg: float
+    """What idle draw and window leave of the budget."""
+
+    @classmethod
+    def of(cls, stage: Stage) -> Cells:
+        """The same stage, client by client."""
+        groups, before, client = stage.groups, stage.before, stage.groups.of_client
+        problem, costs, noise = groups.problem, groups.costs, NOISE * groups.g_max
+        g = costs.dense()[:, :before]
+        base, d = stage.base[client], groups.g_max - g
+        return cls(
+            stage=stage,
+            g=g,
+            d=np.where(d > noise, d, 0.0),
+            open=costs.can_train()[:, :before],
+            base=np.where(base > noise, base, 0.0),
+            low=stage.low[client],
+            high=stage.high[client],
+            server=np.zeros(before) if costs.server_kg is None else costs.server_kg[:before],
+            parallel=min(problem.max_parallel or len(client), len(client)),
+            room_kg=problem.budget_kg * (1 + BUDGET_ROUNDING) - stage.window_kg - stage.idle_kg,
+        )
+
+    @property
+    def utility(self) -> Utility:
+        """f."""
+        return self.stage.groups.utility
+
+    @property
+    def flat(self) -> bool:
+        """Whether no slot is worth anything, so that only their number counts."""
+        return not bool((self.d[self.open] > 0).any())
+
+    def kg(self, matrix: NDArray[np.bool_]) -> float:
+        """Emissions of a schedule before the window."""
+        return math.fsum(self.g[matrix]) + math.fsum(self.server[matrix.any(axis=0)])
+
+    def utilities(self, matrix: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """[client], utility of a schedule, window included."""
+        return np.asarray(self.base + np.where(matrix, self.d, 0.0).sum(axis=1))
+
+    def value(self, matrix: NDArray[np.bool_]) -> float:
+        """Sum of f over clients."""
+        return math.fsum(self.utility.of(self.utilities(matrix)))
+
+    def allows(self, matrix: NDArray[np.bool_]) -> bool:
+        """Whether a schedule meets every constraint, by plain sums."""
+        count = matrix.sum(axis=1)
+        return (
+            not bool((matrix & ~self.open).any())
+            and bool(np.all((count >= self.low) & (count <= self.high)))
+            and bool(np.all(matrix.sum(axis=0) <= self.parallel))
+            and self.kg(matrix) <= self.room_kg
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Candidate:
+    """A schedule for one end time."""
+
+    cells: Cells
+    matrix: NDArray[np.bool_]
+    """[client, slot before the window]."""
+    total: float
+    """Sum of f over clients."""
+    level: float
+    """Least utility of any client."""
+
+    @classmethod
+    def of(cls, cells: Cells, matrix: NDArray[np.bool_]) -> Candidate:
+        """With its objective."""
+        level = float(cells.utilities(matrix).min())
+        return cls(cells=cells, matrix=matrix, total=cells.value(matrix), level=level)
+
+    def beats(self, other: Candidate | None) -> bool:
+        """Whether this is better: the level for max-min, the sum of f, more slots, less carbon, the earlier end."""
+        if other is None:
+            return True
+        pairs = [(self.total, other.total)]
+        if self.cells.utility.kind == "max-min":
+            pairs.insert(0, (self.level, other.level))
+        for mine, theirs in pairs:
+            if abs(mine - theirs) > TIE * max(abs(mine), abs(theirs)):
+                return mine > theirs
+        return self._rank() < other._rank()
+
+    def _rank(self) -> tuple[int, float, int]:
+        stage = self.cells.stage
+        kg = self.cells.kg(self.matrix) + stage.window_kg + stage.idle_kg
+        return -int(self.matrix.sum()) - stage.window_slots, round(kg, 12), stage.end
+
+    def found(self, upper_bound: float, level_bound: float | None = None) -> Found:
+        """As a solver returns it. Where the least utility comes first, the gap is at least that of the level."""
+        stage, level = self.cells.stage, None
+        g_max, clients = stage.groups.g_max, len(self.matrix)
+        size = max(abs(self.total), clients * float(self.cells.utility.of(np.array(g_max))))
+        # Bounds come as differences of numbers of this size: what is less than their rounding is no gap.
+        bound = upper_bound if upper_bound > self.total + _ROUNDING * size else self.total
+        if level_bound is not None:
+            level = self.level
+            alone = stage.value(np.zeros_like(stage.low))
+            if level_bound > level * (1 + 1e-9) and bound > alone:
+                open_ = 1 - level / level_bound
+                if bound - self.total < open_ * (bound - alone):  # then the level is the less certain of the two
+                    bound = (self.total - open_ * alone) / (1 - open_) if open_ < 1 else math.inf
+        groups = stage.groups
+        packed = pack_matrix(stage, groups.kind[groups.of_client], self.matrix)
+        return Found(stage=stage, packed=packed, upper_bound=bound, level=level)

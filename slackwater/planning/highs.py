@@ -1,0 +1,137 @@
+"""HiGHS behind four verbs: columns, rows, maximise, solve. The rest of the package speaks of clients and slots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from slackwater.errors import SlackwaterError
+
+INFINITE = math.inf
+_TOLERANCE = 1e-9
+"""Feasibility and integrality; rows are scaled so that their numbers are near 1."""
+_LEAST_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Outcome:
+    """What HiGHS says: a solution (None: none found), a bound on all of them, whether there can be none."""
+
+    columns: NDArray[np.float64] | None
+    bound: float
+    infeasible: bool = False
+
+
+class Model:
+    """A maximisation with columns that are whole numbers or not."""
+
+    def __init__(self) -> None:
+        self._highs = highspy.Highs()  # type: ignore[no-untyped-call]
+        self._highs.silent()
+        self._whole: list[int] = []
+        options: dict[str, float | str] = {
+            "primal_feasibility_tolerance": _TOLERANCE,
+            "dual_feasibility_tolerance": _TOLERANCE,
+            "mip_feasibility_tolerance": _TOLERANCE,
+            "small_matrix_value": 1e-12,
+            "mip_rel_gap": 0.0,
+            "parallel": "off",
+        }
+        for name, value in options.items():
+            self._highs.setOptionValue(name, value)
+        self._highs.changeObjectiveSense(highspy.ObjSense.kMaximize)
+
+    def columns(
+        self, count: int, lower: ArrayLike = 0.0, upper: ArrayLike = 1.0, *, whole: bool = False
+    ) -> NDArray[np.int32]:
+        """Add columns; their numbers."""
+        first = self._highs.getNumCol()
+        low, high = (np.ascontiguousarray(np.broadcast_to(np.asarray(v, float), (count,))) for v in (lower, upper))
+        self._highs.addVars(count, low, high)
+        added = np.arange(first, first + count, dtype=np.int32)
+        if whole:
+            self._whole.extend(added.tolist())
+            self._set_whole(highspy.HighsVarType.kInteger, added)
+        return added
+
+    def row(
+        self, columns: Sequence[NDArray[np.int32]], factors: Sequence[ArrayLike], lower: float, upper: float
+    ) -> int:
+        """lower <= sum of factors x columns <= upper, each group of columns with its factors or one for all; its number."""
+        index = np.concatenate(columns)
+        value = np.concatenate(
+            [np.broadcast_to(np.asarray(f, float), c.shape) for c, f in zip(columns, factors, strict=True)]
+        )
+        keep = value != 0
+        self._highs.addRow(lower, upper, int(keep.sum()), index[keep].astype(np.int32), value[keep])
+        return int(self._highs.getNumRow()) - 1
+
+    def rows(self, table: NDArray[np.int32], factors: NDArray[np.float64], lower: float, upper: float) -> None:
+        """Many rows of one shape: columns [row, entry] with factors [row, entry]."""
+        many, width = table.shape
+        if many:
+            starts = np.arange(0, many * width, width, dtype=np.int32)
+            bounds = np.full(many, lower), np.full(many, upper)
+            values = np.ascontiguousarray(factors, dtype=float).ravel()
+            self._highs.addRows(many, *bounds, many * width, starts, np.ascontiguousarray(table).ravel(), values)
+
+    def maximise(self, columns: NDArray[np.int32], factors: ArrayLike) -> None:
+        """Set the objective."""
+        every = np.arange(self._highs.getNumCol(), dtype=np.int32)
+        cost = np.zeros(len(every))
+        cost[columns] = factors
+        self._highs.changeColsCost(len(every), every, cost)
+
+    def limit(self, row: int, upper: float) -> None:
+        """Change the upper bound of a row."""
+        self._highs.changeRowBounds(row, -INFINITE, upper)
+
+    def solve(
+        self, *, seconds: float, gap: float = 0.0, start: NDArray[np.float64] | None = None, relaxed: bool = False
+    ) -> Outcome:
+        """Solve to an absolute gap; `start` is a solution to begin from, `relaxed` drops that columns are whole."""
+        highs, whole = self._highs, np.array(self._whole, dtype=np.int32)
+        highs.setOptionValue("time_limit", max(seconds, _LEAST_SECONDS))
+        highs.setOptionValue("mip_abs_gap", gap)
+        if relaxed:
+            self._set_whole(highspy.HighsVarType.kContinuous, whole)
+        if start is not None:
+            solution = highspy.HighsSolution()
+            solution.col_value = start.tolist()
+            highs.setSolution(solution)
+        try:
+            outcome = self._run(relaxed)
+        finally:
+            if relaxed:
+                self._set_whole(highspy.HighsVarType.kInteger, whole)
+        return outcome
+
+    def _run(self, relaxed: bool) -> Outcome:
+        highs, statuses = self._highs, highspy.HighsModelStatus
+        failed = highs.run() == highspy.HighsStatus.kError
+        status, info = highs.getModelStatus(), highs.getInfo()
+        # Every column that pays is bounded, so the second of these is the first.
+        if not failed and status in (statuses.kInfeasible, statuses.kUnboundedOrInfeasible):
+            return Outcome(columns=None, bound=-math.inf, infeasible=True)
+        if failed or status not in (statuses.kOptimal, statuses.kTimeLimit):
+            raise SlackwaterError(
+                f"HiGHS gave up on this problem ({highs.modelStatusToString(status)}). Try solver='greedy' or another end "
+                "time; if it persists, please report it with the scenario."
+            )
+        done = status == statuses.kOptimal
+        if relaxed:  # a simplex that was cut short proves nothing
+            bound = float(info.objective_function_value) if done else math.inf
+        else:
+            bound = float(info.mip_dual_bound) if self._whole else float(info.objective_function_value)
+        feasible = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        columns = np.array(highs.getSolution().col_value) if feasible else None
+        return Outcome(columns=columns, bound=bound if math.isfinite(bound) else math.inf)
+
+    def _set_whole(self, kind: highspy.HighsVarType, columns: NDArray[np.int32]) -> None:
+        if len(columns):
+            self._highs.changeColsIntegrality(len(columns), columns, np.array([kind] * len(columns)))

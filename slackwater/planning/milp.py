@@ -1,0 +1,299 @@
+"""Clients tied together, by HiGHS: best-first over end times, a bound made sharper when it is the largest one left."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slackwater.planning import knapsack, selection
+from slackwater.planning.cells import TIE, Candidate, Cells
+from slackwater.planning.coupled import coupled_infeasible, coupled_stages, greedy, grow, uncoupled_bound
+from slackwater.planning.highs import INFINITE, Model
+from slackwater.planning.problem import Problem
+from slackwater.planning.search import Found, search
+from slackwater.planning.selection import Items, Selection
+from slackwater.planning.stage import Stage
+from slackwater.planning.tangents import Fair, Rows
+
+logger = logging.getLogger(__name__)
+_GAP = 1e-9
+"""Relative gap at which a schedule counts as optimal, as in `plan.OPTIMAL_GAP`."""
+_MOST_ROUNDS = 30
+_HALF = 0.5
+_CHEAPEST_S = 60.0
+_MOST_SLOTS_S = 5.0
+Goal = Literal["value", "level"]
+
+
+def solve_milp(problem: Problem, ends: Sequence[int], *, time_limit_s: float) -> Found:
+    """Best schedule over the end times, by HiGHS. End times that time did not suffice for count in the bound."""
+    deadline = time.perf_counter() + time_limit_s
+    if not problem.coupled:
+        return search(problem, ends, select=lambda stage: _knapsack(stage, deadline))
+    stages = coupled_stages(problem, ends)
+    if problem.utility.kind != "max-min":
+        race = _Race("value", deadline)
+        best = race.run([_Task(stage=stage, bound=uncoupled_bound(stage)) for stage in stages])
+        if best is None:
+            raise coupled_infeasible(problem, ends)
+        return best.found(race.bound)
+    # First the level, on half of the time; then the sum of f with everybody at it, at the end times that can reach it.
+    race = _Race("level", time.perf_counter() + time_limit_s / 2)
+    tasks = [_Task(stage=stage, bound=stage.at_best_level().least_utility) for stage in stages]
+    lowest = race.run(tasks)
+    if lowest is None:
+        raise coupled_infeasible(problem, ends)
+    above = _Race("value", deadline, best=lowest)
+    reaching = [task.stage for task in tasks if task.bound >= lowest.level * (1 - _GAP)]
+    best = above.run([_Task(stage=stage, bound=uncoupled_bound(stage, lowest.level)) for stage in reaching])
+    assert best is not None
+    return best.found(above.bound, race.bound)
+
+
+def cheapest(cells: Cells) -> NDArray[np.bool_] | None:
+    """The least slots of all clients at the least cost, whatever the budget; None if they cannot be had together."""
+    rows = Rows(cells, budget=False)
+    rows.model.maximise(np.concatenate([rows.x, rows.y]), -rows.kg)
+    outcome = rows.model.solve(seconds=_CHEAPEST_S)
+    return None if outcome.columns is None else rows.matrix(outcome.columns)
+
+
+@dataclass(kw_only=True, eq=False)
+class _Task:
+    """An end time that may still hold the best schedule."""
+
+    stage: Stage
+    bound: float
+    cells: Cells | None = None
+    own: Candidate | None = None
+    """Its best schedule so far."""
+    positive: int = 0
+    """For the logarithm: how many active clients can have a positive utility together."""
+    points: frozenset[tuple[int, float]] = frozenset()
+    """Where cuts have been made."""
+    seconds: float = math.inf
+    """What HiGHS may use on it next time."""
+
+
+class _Race:
+    """Best-first over end times: the one with the largest bound is looked at closely, until that bound is attained."""
+
+    def __init__(self, goal: Goal, deadline: float, best: Candidate | None = None) -> None:
+        self.goal, self.deadline, self.best = goal, deadline, best
+        self.level = 0.0 if best is None else best.level
+        self.bound = -math.inf
+        """No schedule is better, at any end time."""
+
+    def run(self, tasks: list[_Task]) -> Candidate | None:
+        """The best schedule found; None if there is none at all."""
+        heap = [(-task.bound, task.stage.end, task) for task in tasks if task.bound > -math.inf]
+        heapq.heapify(heap)
+        while heap and not (self.best is not None and (self._left() <= 0 or self._beaten(heap[0][2]))):
+            task = heapq.heappop(heap)[2]
+            if task.cells is None:
+                closed = self._first_look(task)
+                task.seconds = math.inf if not heap else self._left() / 2
+            else:
+                closed = self._close(task)
+                task.seconds *= 2
+            logger.debug("s=%d: bound %.12g%s", task.stage.end, task.bound, ", closed" if closed else "")
+            if closed:
+                self.bound = max(self.bound, task.bound)
+            elif task.bound > -math.inf:
+                heapq.heappush(heap, (-task.bound, task.stage.end, task))
+        self.bound = max([self.bound, *(task.bound for _, _, task in heap)])
+        if self.best is not None and self.goal == "value":
+            even = self.best.total - TIE * abs(self.best.total)
+            for own in [task.own for task in tasks if task.own is not None and task.own.total >= even]:
+                if not own.cells.flat:
+                    self._more_slots(own, _MOST_SLOTS_S)
+        return self.best
+
+    def _left(self) -> float:
+        return self.deadline - time.perf_counter()
+
+    def _measure(self, found: Candidate) -> float:
+        return found.total if self.goal == "value" else found.level
+
+    def _slack(self) -> float:
+        """How far the bound may stay above the best."""
+        assert self.best is not None
+        if self.goal == "level":
+            return _GAP * self.best.level / 2
+        stage = self.best.cells.stage
+        return _GAP * max(self.best.total - stage.value(np.zeros_like(stage.low)), TIE * abs(self.best.total)) / 2
+
+    def _beaten(self, task: _Task) -> bool:
+        assert self.best is not None
+        best = self._measure(self.best)
+        if task.cells is None or task.cells.flat:  # it may do as well with more slots
+            return task.bound < best - TIE * abs(best)
+        return task.bound <= best + self._slack()
+
+    def _offer(self, task: _Task, matrix: NDArray[np.bool_]) -> None:
+        assert task.cells is not None
+        new = Candidate.of(task.cells, matrix)
+        if new.beats(task.own):
+            task.own = new
+        if new.level >= self.level * (1 - _GAP) and new.beats(self.best):
+            self.best = new
+
+    def _first_look(self, task: _Task) -> bool:
+        """The greedy, and the bound of the relaxation. Whether that settles it."""
+        task.cells = cells = Cells.of(task.stage)
+        matrix = greedy(cells)
+        if matrix is None:
+            task.bound = -math.inf
+            return True
+        self._offer(task, matrix)
+        assert task.own is not None
+        if cells.flat:
+            self._more_slots(task.own, _MOST_SLOTS_S)
+            return True
+        assert self.best is not None
+        if self._left() <= 0:
+            return False
+        model = Fair(cells, least=max(self.level, self.best.level if self.goal == "level" else 0.0))
+        if self.goal == "level":
+            model.for_level()
+            relaxed = model.scale * model.model.solve(seconds=self._left(), relaxed=True).bound
+        else:
+            task.positive = self._positive(model, task)
+            model.for_value(task.positive)
+            model.first_cuts()
+            relaxed = model.offset(task.positive) + model.unit * model.relax(self._left())
+            task.points = frozenset(model.points)
+        if relaxed > -math.inf:
+            task.bound = min(task.bound, relaxed)
+            return False
+        # Nothing reaches the level here. Without a level there is a schedule, so that HiGHS must be wrong: no proof.
+        ahead = self.best.cells is not cells and (self.goal == "level" or self.level > 0)
+        task.bound = -math.inf if ahead else task.bound
+        return ahead
+
+    def _positive(self, model: Fair, task: _Task) -> int:
+        """For the logarithm: the most active clients that can have a positive utility together (a bound, if time is out)."""
+        assert task.own is not None
+        if not model.barred.any():
+            return len(model.active)
+        if bool(np.all(task.own.cells.utilities(task.own.matrix)[model.active] > 0)):
+            return len(model.active)
+        model.for_positive()
+        outcome = model.model.solve(seconds=self._left(), gap=0.5, start=model.start(task.own.matrix))
+        if outcome.columns is not None:
+            self._take(task, model, outcome.columns)
+        return len(model.active) if math.isinf(outcome.bound) else math.floor(outcome.bound + 1e-6)
+
+    def _close(self, task: _Task) -> bool:
+        """HiGHS, with new cuts until its optimum is a true one. Whether the end time is settled."""
+        cells = task.cells
+        assert cells is not None
+        assert task.own is not None
+        assert self.best is not None
+        best, stop = self._measure(self.best), time.perf_counter() + min(task.seconds, self._left())
+        # Where another end time is ahead, only what beats it is of interest.
+        rival = self._measure(task.own) < best - TIE * abs(best)
+        model = Fair(cells, least=max(self.level, best if self.goal == "level" else 0.0))
+        unit, offset = (model.unit, model.offset(task.positive)) if self.goal == "value" else (model.scale, 0.0)
+        if self.goal == "level":
+            model.for_level()
+        else:
+            model.for_value(task.positive, (best - offset) / unit - _GAP if rival else -INFINITE)
+            for i, point in sorted(task.points):
+                model.cut(i, [point], plain=True)
+        tightened = False
+        for _ in range(_MOST_ROUNDS):
+            start = None if rival else model.start(task.own.matrix)
+            gap = max(self._slack() / unit / 2, 1e-10)
+            outcome = model.model.solve(seconds=stop - time.perf_counter(), gap=gap, start=start)
+            if outcome.infeasible:
+                below = task.own.level < self.level * (1 - _GAP)
+                if (rival or below) and not tightened:
+                    task.bound = min(task.bound, best)
+                break  # else it contradicts a schedule at hand: the bound stays as it is
+            if not tightened:
+                task.bound = min(task.bound, offset + unit * outcome.bound)
+            if outcome.columns is None:
+                break
+            within = self._take(task, model, outcome.columns)
+            rival &= self._measure(task.own) < best - TIE * abs(best)
+            if self._beaten(task):
+                break
+            new = self.goal == "value" and model.cut_at(outcome.columns)
+            if not within and not new:
+                model.tighten()
+                tightened = True
+            elif not new:
+                break
+            if time.perf_counter() >= stop:
+                break
+        task.points = frozenset(model.points)
+        return self._beaten(task) or time.perf_counter() < stop
+
+    def _take(self, task: _Task, model: Fair, columns: NDArray[np.float64]) -> bool:
+        """Offer the schedule of a solution, and all that still fits; whether it was within the budget by plain sums."""
+        assert task.cells is not None
+        matrix = model.matrix(columns)
+        if not task.cells.allows(matrix):
+            return False
+        self._offer(task, grow(task.cells, matrix))
+        return True
+
+    def _more_slots(self, found: Candidate, seconds: float) -> None:
+        """Ties: as many slots as possible with nobody's utility lower (on a flat trace that is all there is to choose)."""
+        cells, slots = found.cells, int(found.matrix.sum())
+        if cells.flat and self.best is not None:
+            slots = max(slots, int(self.best.matrix.sum()) - 1)
+        cheapest_first = np.cumsum(np.sort(cells.g[cells.open]))
+        fit = int(np.searchsorted(cheapest_first, cells.room_kg, side="right"))
+        most = min(fit, int(cells.high.sum()), cells.parallel * cells.g.shape[1])
+        seconds = min(seconds, self._left())
+        if most <= slots or seconds <= 0:
+            return
+        model = Fair(cells, least=cells.utilities(found.matrix))
+        model.model.maximise(model.x, 1.0)
+        if model.model.solve(seconds=seconds, relaxed=True).bound < slots + 1 - _GAP:
+            return
+        outcome = model.model.solve(seconds=seconds, gap=_HALF, start=model.start(found.matrix))
+        if outcome.columns is not None and cells.allows(matrix := model.matrix(outcome.columns)):
+            new = Candidate.of(cells, grow(cells, matrix))
+            if new.beats(self.best):
+                self.best = new
+
+
+def _knapsack(stage: Stage, deadline: float) -> Selection:
+    """Where nothing ties clients together: HiGHS on the same 0-1 knapsack that `selection` solves; exact without cuts."""
+    fallback = selection.select(stage, greedy=True)
+    stage = stage.with_free_slots()
+    items = Items.between(stage, stage.low, stage.high)
+    value, weight, room = items.value, items.weight, stage.room_kg
+    fits = weight <= room
+    if not np.any(value[fits] > 0) or time.perf_counter() >= deadline:
+        return fallback
+    top = float(value.max())
+    model = Model()
+    x = model.columns(len(value), 0.0, np.where(fits, 1.0, 0.0), whole=True)
+    model.row([x], [weight / room], -INFINITE, 1.0)
+    model.maximise(x, value / top)
+    limit = knapsack.fractional_bound(value, weight, room)
+    outcome = model.solve(seconds=deadline - time.perf_counter(), gap=max(1e-11 * limit / top, 1e-11))
+    bound = stage.value(stage.low) + min(limit, top * outcome.bound)
+    if outcome.columns is None:
+        return Selection(counts=fallback.counts, upper_bound=min(bound, fallback.upper_bound))
+    taken = outcome.columns > _HALF
+    left = room - float(weight[taken].sum())
+    if left < 0:  # within the tolerance of HiGHS, but not within the budget
+        return Selection(counts=fallback.counts, upper_bound=bound)
+    for j in np.argsort(weight, kind="stable"):  # ties: what gains nothing is taken all the same
+        if not taken[j] and weight[j] <= left:
+            taken[j] = True
+            left -= weight[j]
+    return Selection(counts=items.counts(taken), upper_bound=bound)
