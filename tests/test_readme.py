@@ -26,14 +26,13 @@ def test_python_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (tmp_path / "plan.json").exists()
 
 
-def test_commands_run(tmp_path: Path) -> None:
+def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(COMMANDS) >= 5
-    runner = CliRunner()
-    with runner.isolated_filesystem(temp_dir=tmp_path):
-        for command in COMMANDS:
-            result = runner.invoke(cli, shlex.split(command))
-            assert result.exit_code == 0, f"slackwater {command}\n{result.output}"
-        assert Path("schedule.png").stat().st_size > 10_000
+    monkeypatch.chdir(tmp_path)
+    for command in COMMANDS:
+        result = CliRunner().invoke(cli, shlex.split(command))
+        assert result.exit_code == 0, f"slackwater {command}\n{result.output}"
+    assert Path("schedule.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md")), ids=os.path.basename)

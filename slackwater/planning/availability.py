@@ -24,6 +24,8 @@ def available_slots(unavailable: Sequence[str], start: datetime, slots: int, slo
     """[slot], False where any of the periods touches the slot."""
     free = np.ones(slots, dtype=bool)
     for period in unavailable:
+        if not isinstance(period, str):
+            raise ScenarioError(f"unavailable period {period!r} is not text. {_HELP}")
         free &= ~_touched(period.strip(), start, slots, slot_minutes)
     return free
 
@@ -32,9 +34,12 @@ def _touched(period: str, start: datetime, slots: int, slot_minutes: int) -> NDA
     begins = np.arange(slots) * float(slot_minutes)
     ends = begins + slot_minutes
     if "/" in period:
-        first, last = (utc(part.strip(), "unavailable") for part in period.split("/", 1))
+        ends_of_it = [part.strip() for part in period.split("/")]
+        if len(ends_of_it) != 2:
+            raise ScenarioError(f"unavailable period {period!r} has more than a start and an end. {_HELP}")
+        first, last = (utc(part, f"unavailable period {period!r}:") for part in ends_of_it)
         if last <= first:
-            raise ScenarioError(f"unavailable period {period!r} ends before it starts.")
+            raise ScenarioError(f"unavailable period {period!r} does not end after it starts. {_HELP}")
         low, high = ((moment - start) / timedelta(minutes=1) for moment in (first, last))
         return (begins < high) & (ends > low)
     match = _HOURS.match(period.lower())
@@ -42,7 +47,11 @@ def _touched(period: str, start: datetime, slots: int, slot_minutes: int) -> NDA
         raise ScenarioError(f"unavailable period {period!r} is not understood. {_HELP}")
     days = _days(match["days"], period)
     low, high = (_minutes(match["from"], period), _minutes(match["to"], period)) if match["from"] else (0, 24 * 60)
-    if high <= low:  # over midnight: the part after midnight belongs to the day on which it began
+    if high == low:
+        raise ScenarioError(
+            f"unavailable period {period!r} ends when it starts. For whole days leave the hours out: {match['days']!r}."
+        )
+    if high < low:  # over midnight: the part after midnight belongs to the day on which it began
         high += 24 * 60
     midnight = start.replace(hour=0, minute=0, second=0, microsecond=0)
     offset = (start - midnight) / timedelta(minutes=1)

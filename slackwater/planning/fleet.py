@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +14,10 @@ from slackwater.errors import ScenarioError
 
 NO_LIMIT = np.iinfo(np.int32).max
 _MAX_PUE = 10.0
+_MAX_POWER_W = 1e9
+"""A power station; more is a slip of the unit or of the keyboard."""
+_MAX_ENERGY_KWH = 1e9
+_NONE = "There are no clients. Add at least one [[client]] with a name, a zone and power_w."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +44,36 @@ class Client:
     """Must take part before the window: the same as min_slots of at least 1."""
 
     def __post_init__(self) -> None:
+        for key in ("name", "zone"):
+            if not isinstance(getattr(self, key), str):
+                raise ScenarioError(f"Client {self.name!r}: {key} must be text, not {getattr(self, key)!r}.")
+        for key, optional in (("power_w", True), ("idle_w", False), ("pue", False), ("energy_kwh", True)):
+            self._check_number(key, optional)
+        for key in ("min_slots", "max_slots"):
+            value = getattr(self, key)
+            if not (value is None and key == "max_slots"):
+                self._check_whole(key, value)
+        if not isinstance(self.required, (bool, np.bool_)):
+            raise ScenarioError(f"Client {self.name!r}: required must be true or false, not {self.required!r}.")
+        if isinstance(self.unavailable, str):
+            raise ScenarioError(
+                f"Client {self.name!r}: unavailable is the text {self.unavailable!r}; give a list, like "
+                f"[{self.unavailable!r}]."
+            )
         object.__setattr__(self, "unavailable", tuple(self.unavailable))
+
+    def _check_number(self, key: str, optional: bool) -> None:
+        value = getattr(self, key)
+        if value is None and optional:
+            return
+        if not isinstance(value, Real) or isinstance(value, (bool, np.bool_)) or not math.isfinite(value):
+            raise ScenarioError(f"Client {self.name!r}: {key} must be a finite number, not {value!r}.")
+
+    def _check_whole(self, key: str, value: object) -> None:
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 <= value <= NO_LIMIT:
+            raise ScenarioError(
+                f"Client {self.name!r}: {key} must be a whole number from 0 to {NO_LIMIT}, not {value!r}."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,21 +108,38 @@ class Fleet:
         unavailable: dict[int, tuple[str, ...]] | None = None,
     ) -> Fleet:
         """Columns, or one value for all, checked."""
+        for key, texts in (("zone", zone), ("names", names)):
+            if isinstance(texts, str):
+                raise ScenarioError(f"{key} is the text {texts!r}; give a list with an entry for each client.")
         count = len(zone)
 
-        def column(values: ArrayLike | None, missing: float, kind: Any = np.float64) -> NDArray[Any]:
-            filled: NDArray[Any] = np.asarray(missing if values is None else values, dtype=kind)
+        def column(key: str, values: ArrayLike | None, missing: float) -> NDArray[np.float64]:
+            try:
+                filled = np.asarray(missing if values is None else values, dtype=np.float64)
+            except (TypeError, ValueError):
+                raise ScenarioError(f"{key} must be numbers, not {values!r}.") from None
+            if filled.shape not in ((), (count,)):
+                raise ScenarioError(
+                    f"{key} has the shape {filled.shape}; give one value, or one for each of the {count} clients."
+                )
             return np.ascontiguousarray(np.broadcast_to(filled, (count,)))
+
+        def whole(key: str, values: ArrayLike | None, missing: int) -> NDArray[np.int32]:
+            numbers = column(key, values, missing)
+            wrong = ~((numbers >= 0) & (numbers <= NO_LIMIT) & (numbers == np.floor(numbers)))
+            if wrong.any():
+                raise ScenarioError(f"{key} must be whole numbers from 0 to {NO_LIMIT}, not {numbers[wrong][0]:g}.")
+            return numbers.astype(np.int32)
 
         fleet = cls(
             names=names if names is not None else [f"client-{i:0{len(str(count))}d}" for i in range(1, count + 1)],
             zone=zone,
-            power_w=column(power_w, np.nan),
-            idle_w=column(idle_w, 0.0),
-            pue=column(pue, 1.0),
-            energy_kwh=column(energy_kwh, np.nan),
-            min_slots=column(min_slots, 0, np.int32),
-            max_slots=column(max_slots, NO_LIMIT, np.int32),
+            power_w=column("power_w", power_w, np.nan),
+            idle_w=column("idle_w", idle_w, 0.0),
+            pue=column("pue", pue, 1.0),
+            energy_kwh=column("energy_kwh", energy_kwh, np.nan),
+            min_slots=whole("min_slots", min_slots, 0),
+            max_slots=whole("max_slots", max_slots, NO_LIMIT),
             unavailable=dict(unavailable or {}),
         )
         fleet._check()
@@ -99,8 +150,13 @@ class Fleet:
         """The same clients as columns."""
         if isinstance(clients, Fleet):
             return clients
+        if isinstance(clients, Client):
+            raise ScenarioError(f"clients is a single client ({clients.name!r}); give a list, like [client].")
+        for client in clients:
+            if not isinstance(client, Client):
+                raise ScenarioError(f"clients must be a list of Client, or a Fleet; {client!r} is neither.")
         if len(clients) == 0:
-            raise ScenarioError("There are no clients. Add at least one [[client]] with a name, a zone and power_w.")
+            raise ScenarioError(_NONE)
         return cls.of(
             [c.zone for c in clients],
             names=[c.name for c in clients],
@@ -135,27 +191,49 @@ class Fleet:
 
     def _check(self) -> None:
         if len(self) == 0:
-            raise ScenarioError("There are no clients. Add at least one [[client]] with a name, a zone and power_w.")
+            raise ScenarioError(_NONE)
         if len(self.names) != len(self):
-            raise ScenarioError(f"{len(self.names)} names for {len(self)} clients.")
+            raise ScenarioError(f"There are {len(self.names)} names for {len(self)} clients; give one for each.")
         seen: set[str] = set()
         for name in self.names:
             if name in seen:
                 raise ScenarioError(f"Two clients are called {name!r}; plans are keyed by name, so names must differ.")
             if not name:
-                raise ScenarioError("A client has an empty name.")
+                raise ScenarioError("A client has an empty name; plans are keyed by name, so give it one.")
             seen.add(name)
+        strangers = [index for index in self.unavailable if not 0 <= index < len(self)]
+        if strangers:
+            raise ScenarioError(f"unavailable names client {strangers[0]}; clients are numbered 0 to {len(self) - 1}.")
         given, per_round = ~np.isnan(self.power_w), ~np.isnan(self.energy_kwh)
         self._refuse(~given & ~per_round, "needs power_w (or energy_kwh, the energy of one round)")
         self._refuse(given & per_round, "has both power_w and energy_kwh; give one of them")
-        self._refuse(given & ~(self.power_w > 0), "has a power_w that is not above 0")
-        self._refuse(np.isinf(self.power_w), "has an infinite power_w")
-        self._refuse(per_round & ~((self.energy_kwh >= 0) & np.isfinite(self.energy_kwh)), "has a negative energy_kwh")
-        self._refuse(~((self.idle_w >= 0) & np.isfinite(self.idle_w)), "has an idle_w below 0")
-        self._refuse(given & (self.idle_w > self.power_w), "draws more when idle (idle_w) than when training (power_w)")
-        self._refuse(~((self.pue >= 1) & (self.pue <= _MAX_PUE)), f"has a pue outside 1 to {_MAX_PUE:g}")
-        self._refuse(self.min_slots < 0, "has a min_slots below 0")
-        self._refuse(self.max_slots < self.min_slots, "has a max_slots below its min_slots (required counts as 1)")
+        self._bound("power_w", given & ~(self.power_w > 0), "it must be above 0 W")
+        self._bound("power_w", given & ~(self.power_w <= _MAX_POWER_W), f"that is more than {_MAX_POWER_W:g} W")
+        self._bound("energy_kwh", per_round & ~(self.energy_kwh >= 0), "it must be 0 kWh or more")
+        self._bound(
+            "energy_kwh",
+            per_round & ~(self.energy_kwh <= _MAX_ENERGY_KWH),
+            f"that is more than {_MAX_ENERGY_KWH:g} kWh",
+        )
+        self._bound(
+            "idle_w", ~((self.idle_w >= 0) & (self.idle_w <= _MAX_POWER_W)), "it must be 0 W or more, and finite"
+        )
+        self._bound(
+            "idle_w", given & (self.idle_w > self.power_w), "it draws more when idle than when training (power_w)"
+        )
+        self._bound(
+            "pue",
+            ~((self.pue >= 1) & (self.pue <= _MAX_PUE)),
+            f"a power usage effectiveness is from 1 (no overhead) to {_MAX_PUE:g}",
+        )
+        self._bound(
+            "max_slots", self.max_slots < self.min_slots, "that is below its min_slots (required counts as at least 1)"
+        )
+
+    def _bound(self, key: str, wrong: NDArray[np.bool_], what: str) -> None:
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            raise ScenarioError(f"Client {self.names[first]!r} has {key} = {getattr(self, key)[first]:g}; {what}.")
 
     def _refuse(self, wrong: NDArray[np.bool_], what: str) -> None:
         if wrong.any():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +20,7 @@ from slackwater.planning.availability import available_slots
 from slackwater.planning.costs import Costs
 from slackwater.planning.fleet import Client, Fleet
 from slackwater.planning.utility import Alpha, Utility
-from slackwater.units import energy_kwh, utc
+from slackwater.units import energy_kwh, iso, utc
 
 Window = Literal["all", "available"]
 _MINUTES_PER_HOUR = 60
@@ -31,6 +33,14 @@ class Server:
     zone: str
     power_w: float
     pue: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.zone, str):
+            raise ScenarioError(f"The server's zone must be text, not {self.zone!r}.")
+        for key, least in (("power_w", 0), ("pue", 1)):
+            value = getattr(self, key)
+            if not _is_number(value) or value < least:
+                raise ScenarioError(f"The server's {key} must be a number of at least {least}, not {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -69,33 +79,40 @@ class Problem:
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "clients", Fleet.from_clients(self.clients))
-        put(self, "start", utc(self.start, "start") if self.start is not None else self.traces.start)
-        _whole("rounds", self.rounds, least=1)
-        _whole("fine_tune", self.fine_tune, least=0)
+        put(self, "start", _moment("start", self.start) if self.start is not None else self.traces.start)
+        put(self, "rounds", _whole("rounds", self.rounds, least=1))
+        put(self, "fine_tune", _whole("fine_tune", self.fine_tune, least=0))
         if self.deadline is not None:
-            put(self, "deadline", utc(self.deadline, "deadline"))
+            put(self, "deadline", _moment("deadline", self.deadline))
         put(self, "slack", self._resolved_slack())
         if self.fine_tune > self.horizon:
             raise ScenarioError(
                 f"The fine-tuning window of {self.fine_tune} slots is longer than the horizon of {self.horizon} "
                 f"(rounds + slack). Shorten fine_tune or add slack."
             )
-        if not (isinstance(self.budget_kg, (int, float)) and self.budget_kg > 0 and math.isfinite(self.budget_kg)):
-            raise ScenarioError(f"budget_kg must be above 0 kg, not {self.budget_kg!r}.")
-        if self.round_minutes is not None and not 0 < self.round_minutes <= self.traces.slot_minutes:
-            raise ScenarioError(
-                f"round_minutes must be above 0 and at most the slot's {self.traces.slot_minutes} minutes, "
-                f"not {self.round_minutes!r}. Raise slot_minutes for longer rounds."
-            )
+        if not _is_number(self.budget_kg) or self.budget_kg <= 0:
+            raise ScenarioError(f"budget_kg must be a number above 0, in kg, not {self.budget_kg!r}.")
+        put(self, "budget_kg", float(self.budget_kg))
+        if self.round_minutes is not None:
+            if not _is_number(self.round_minutes) or not 0 < self.round_minutes <= self.traces.slot_minutes:
+                raise ScenarioError(
+                    f"round_minutes must be above 0 and at most the slot's {self.traces.slot_minutes} minutes, "
+                    f"not {self.round_minutes!r}. Raise slot_minutes for longer rounds."
+                )
+            put(self, "round_minutes", float(self.round_minutes))
         if self.window not in ("all", "available"):
             raise ScenarioError(f"window must be 'all' or 'available', not {self.window!r}.")
         if self.max_parallel is not None:
-            _whole("max_parallel", self.max_parallel, least=1)
+            put(self, "max_parallel", _whole("max_parallel", self.max_parallel, least=1))
         if self.server is not None and self.server_kg is not None:
             raise ScenarioError("Give the server's zone and power, or its kg per slot, not both.")
-        if self.server is not None and not (self.server.power_w >= 0 and self.server.pue >= 1):
-            raise ScenarioError("The server needs a power_w of at least 0 and a pue of at least 1.")
+        if self.server is not None and not isinstance(self.server, Server):
+            raise ScenarioError(f"server must be a Server with a zone and power_w, not {self.server!r}.")
+        if isinstance(self.alpha, bool):
+            raise ScenarioError(f"alpha must be a number or 'log' or 'max-min', not {self.alpha!r}.")
         Utility.parse(self.alpha)
+        if not isinstance(self.alpha, str):
+            put(self, "alpha", float(self.alpha))
         _ = self.costs  # zones, availability and the reach of the traces are checked now, not when planning starts
 
     @classmethod
@@ -117,7 +134,7 @@ class Problem:
         max_parallel: int | None = None,
     ) -> Problem:
         """A problem from carbon costs alone: g_kg[client, slot], kg."""
-        costs = np.array(g_kg, dtype=np.float64)
+        costs = _numbers("g_kg", g_kg)
         if costs.ndim != 2 or costs.size == 0:
             raise ScenarioError(f"g_kg must be a filled array [client, slot], not of shape {costs.shape}.")
         bad = ~np.isfinite(costs) | (costs < 0)
@@ -146,10 +163,19 @@ class Problem:
         )
 
     def with_settings(self, **settings: Any) -> Problem:
-        """The same problem with some settings changed (`budget_kg`, `alpha`, `slack`, `fine_tune`, ..)."""
-        if "slack" in settings:
+        """The same problem with some settings changed (`budget_kg`, `alpha`, `slack`, `fine_tune`, ..).
+
+        Slack and deadline replace each other.
+        """
+        known = [field.name for field in fields(self)]
+        for key in settings:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}."
+                raise ScenarioError(f"A problem has no setting {key!r}; {hint}")
+        if settings.get("slack") is not None:
             settings.setdefault("deadline", None)
-        elif self.deadline is not None:
+        elif settings.get("deadline", self.deadline) is not None:
             settings.setdefault("slack", None)
         return replace(self, **settings)
 
@@ -215,16 +241,17 @@ class Problem:
     def _resolved_slack(self) -> int:
         if self.deadline is None:
             slack = 0 if self.slack is None else self.slack
-            _whole("slack", slack, least=0)
-            return slack
-        if self.slack is not None:
-            raise ScenarioError("Give slack or deadline, not both.")
+            return _whole("slack", slack, least=0)
         assert isinstance(self.deadline, datetime)
+        if self.slack is not None:
+            raise ScenarioError(
+                f"There is a slack of {self.slack} and a deadline of {iso(self.deadline)}. Give one of them, not both."
+            )
         slots = (self.deadline - self.first_slot) // timedelta(minutes=self.traces.slot_minutes)
         if slots < self.rounds:
             raise ScenarioError(
-                f"The deadline {self.deadline.isoformat()} leaves {max(slots, 0)} slots after the start "
-                f"{self.first_slot.isoformat()}, fewer than the {self.rounds} rounds. Move it, or ask for fewer rounds."
+                f"The deadline {iso(self.deadline)} leaves {max(slots, 0)} slots after the start "
+                f"{iso(self.first_slot)}, fewer than the {self.rounds} rounds. Move it, or ask for fewer rounds."
             )
         return slots - self.rounds
 
@@ -236,8 +263,8 @@ class Problem:
             if free.ndim != 2 or free.shape[0] != count or free.shape[1] < slots:
                 raise ScenarioError(f"available has shape {free.shape}; it needs {count} clients x {slots} slots.")
             free = free[:, :slots].copy()
-            for client, periods in self.fleet.unavailable.items():
-                free[client] &= available_slots(periods, self.first_slot, slots, self.traces.slot_minutes)
+            for client in self.fleet.unavailable:
+                free[client] &= self._free(client)
             masks, index = np.unique(free, axis=0, return_inverse=True)
             return masks, index.reshape(-1).astype(np.intp)
         mask = np.zeros(count, dtype=np.intp)
@@ -246,9 +273,17 @@ class Problem:
         for client, periods in self.fleet.unavailable.items():
             if periods not in known:
                 known[periods] = len(rows)
-                rows.append(available_slots(periods, self.first_slot, slots, self.traces.slot_minutes))
+                rows.append(self._free(client))
             mask[client] = known[periods]
         return np.array(rows), mask
+
+    def _free(self, client: int) -> NDArray[np.bool_]:
+        """[slot], when a client's own periods let it train."""
+        periods = self.fleet.unavailable[client]
+        try:
+            return available_slots(periods, self.first_slot, self.horizon, self.traces.slot_minutes)
+        except ScenarioError as error:
+            raise ScenarioError(f"Client {self.fleet.names[client]!r}: {error}") from None
 
     def _server_costs(self, traces: Traces) -> NDArray[np.float64] | None:
         if self.server is not None:
@@ -256,7 +291,7 @@ class Problem:
             return np.asarray(per_slot * traces.intensity[traces.index(self.server.zone)])
         if self.server_kg is None:
             return None
-        fixed = np.asarray(self.server_kg, dtype=np.float64)
+        fixed = _numbers("server_kg", self.server_kg)
         if fixed.ndim != 1 or len(fixed) < self.horizon or not np.all(np.isfinite(fixed)) or np.any(fixed < 0):
             raise ScenarioError(
                 f"server_kg must hold a finite cost, not below 0, for each of the {self.horizon} slots."
@@ -264,6 +299,24 @@ class Problem:
         return fixed[: self.horizon]
 
 
-def _whole(name: str, value: object, least: int) -> None:
+def _whole(name: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise ScenarioError(f"{name} must be a whole number of at least {least}, not {value!r}.")
+    return int(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_)) and math.isfinite(value)
+
+
+def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    try:
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ScenarioError(f"{name} must be an array of numbers ({error}).") from None
+
+
+def _moment(name: str, value: object) -> datetime:
+    if not isinstance(value, (str, datetime)):
+        raise ScenarioError(f"{name} must be a time with a zone, like 2022-01-01T00:00Z, not {value!r}.")
+    return utc(value, name)

@@ -99,10 +99,11 @@ def _at_best_level(stages: list[Stage]) -> tuple[list[Stage], float]:
     """The end times with the highest level that the budget allows, everybody raised to it; and the level."""
     level, best = -math.inf, list[Stage]()
     for stage in stages:
-        if level >= 0 and stage.at_level(level * (1 - _TIE)) is None:
+        noise = stage.groups.noise
+        if level >= 0 and stage.at_level(level) is None:
             continue  # one look is enough for most end times
         raised = stage.at_best_level()
-        if raised.least_utility > level * (1 + _TIE):
+        if raised.least_utility > level + noise:
             level, best = raised.least_utility, []
         best.append(raised)
     return best, level

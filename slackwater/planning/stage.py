@@ -27,6 +27,7 @@ class Groups:
         costs, fleet = problem.costs, problem.fleet
         self.problem, self.costs = problem, costs
         self.g_max = costs.g_max
+        self.noise = NOISE * self.g_max  # what utilities may be off by
         kind, one = alike(costs.row, costs.mask)
         self.intensity: NDArray[np.float64] = costs.intensity[costs.row[one]]
         self.available: NDArray[np.bool_] = costs.available[costs.mask[one]]
@@ -39,7 +40,7 @@ class Groups:
         self.order: NDArray[np.intp] = np.argsort(self.price, axis=1, kind="stable")
         self.idle_until: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(costs.idle_kg())])
         self.utility: Utility = problem.utility.scaled(
-            clients=len(fleet), least=NOISE * self.g_max, largest=costs.slots * self.g_max
+            clients=len(fleet), least=self.noise, largest=costs.slots * self.g_max
         )
 
 
@@ -161,18 +162,19 @@ class Stage:
         return lifted if lifted.room_kg >= 0 else self
 
     def at_level(self, level: float) -> Stage | None:
-        """For max-min: the same with every client's utility at least the level, or None where that cannot be had."""
-        counts = self.counts_reaching(level)
-        stage = self.raised(counts)
-        return stage if stage.least_utility >= level and stage.room_kg >= 0 else None
+        """For max-min: the same with every client's utility at least the level (but for rounding), or None where that cannot be had."""
+        stage = self.raised(self.counts_reaching(level))
+        reached = stage.least_utility >= level - self.groups.noise
+        return stage if reached and stage.room_kg >= 0 else None
 
     def at_best_level(self) -> Stage:
         """For max-min: the same with the least utility of any client as high as the budget allows."""
-        stage, too_high = self, float(np.nextafter(self.utilities(self.high).min(), np.inf))
-        noise = NOISE * self.groups.g_max  # no utility lies between 0 and this
-        while too_high > noise and stage.least_utility < (level := (stage.least_utility + too_high) / 2) < too_high:
+        stage, reached = self, self.least_utility
+        too_high = float(self.utilities(self.high).min()) + 2 * self.groups.noise
+        while too_high - reached > self.groups.noise:
+            level = (reached + too_high) / 2
             if (raised := self.at_level(level)) is not None:
-                stage = raised
+                stage, reached = raised, max(level, raised.least_utility)
             else:
                 too_high = level
         return stage
@@ -187,7 +189,7 @@ class Stage:
         low, high = self.low.copy(), self.high.copy()
         while np.any(open_ := low < high):
             middle = (low + high) // 2
-            enough = self.utilities(middle) >= level
+            enough = self.utilities(middle) >= level - self.groups.noise
             high = np.where(open_ & enough, middle, high)
             low = np.where(open_ & ~enough, middle + 1, low)
         return low

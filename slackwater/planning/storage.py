@@ -104,18 +104,23 @@ def load_plan(path: Path) -> Plan:
         return load_plan(path / "plan.json")
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise SlackwaterError(f"{path} cannot be read as a plan: {error}. Plan again to replace it.") from None
+    return plan_from_dict(data, str(path))
+
+
+def plan_from_dict(data: Any, source: str) -> Plan:
+    """The plan that `plan_to_dict` described; `source` is what errors call it."""
     if not isinstance(data, dict) or "format" not in data:
-        raise SlackwaterError(f"{path} is not a plan made by Slackwater: it has no format number.")
+        raise SlackwaterError(f"{source} is not a plan made by Slackwater: it has no format number.")
     if data["format"] > FORMAT:
         raise SlackwaterError(
-            f"{path} was made by Slackwater {data.get('version')}, a newer version than this one ({__version__}). "
+            f"{source} was made by Slackwater {data.get('version')}, a newer version than this one ({__version__}). "
             "Upgrade with: pip install --upgrade slackwater"
         )
     try:
         return _plan(data)
-    except (KeyError, TypeError, IndexError, zlib.error) as error:
+    except (KeyError, TypeError, IndexError, ValueError, zlib.error) as error:
         raise SlackwaterError(
-            f"{path} is damaged ({type(error).__name__}: {error}). Plan again to replace it."
+            f"{source} is damaged ({type(error).__name__}: {error}). Plan again to replace it."
         ) from None
 
 

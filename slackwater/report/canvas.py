@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from pathlib import Path
@@ -53,5 +54,6 @@ def save(figure: Figure, path: str | Path) -> Path:
     except OSError as error:
         raise SlackwaterError(f"{target} cannot be written: {error.strerror or error}.") from None
     finally:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # where the folder itself could not be made there is nothing to remove
+            draft.unlink(missing_ok=True)
     return target
