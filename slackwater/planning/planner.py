@@ -20,8 +20,8 @@ Solver = Literal["exact", "greedy", "milp"]
 def plan(problem: Problem, *, end: int | None = None, solver: Solver = "exact", time_limit_s: float = 60.0) -> Plan:
     """The best schedule of a problem, jointly over the matrix and s, or for a fixed s (`end`).
 
-    `exact` proves the optimum (a problem that ties clients together goes to the MILP). `greedy` buys the best gain per kg first and says how
-    far from the optimum it may be. `milp` is HiGHS on the same problem. `time_limit_s` is for the MILP.
+    `exact` proves the optimum (a problem that ties clients together goes to the MILP). `greedy` buys the best gain per kg first and says
+    how far from the optimum it may be. `milp` is HiGHS on the same problem. `time_limit_s` is for the MILP.
     """
     if solver not in get_args(Solver):
         raise ScenarioError(f"solver must be one of {', '.join(get_args(Solver))}, not {solver!r}.")

@@ -47,7 +47,7 @@ def select(stage: Stage, *, greedy: bool = False) -> Selection:
 
 
 def _cheapest(items: Items, room: float) -> knapsack.Choice:
-    """For alpha = 1 the cheapest slots first are an optimum: a set of m slots is worth m g_max less its cost, and no more than these fit."""
+    """For alpha = 1 the cheapest slots first are optimal: m slots are worth m g_max less their cost, and no more than these fit."""
     order = np.argsort(items.weight, kind="stable")
     taken = np.zeros(len(order), dtype=bool)
     taken[order[: int(np.searchsorted(np.cumsum(items.weight[order]), room, side="right"))]] = True

@@ -1,7 +1,7 @@
 """What is left to decide once the end time s is fixed: how many of its cheapest slots each client gets.
 
-With the window paid for, a client's i-th cheapest slot before the window has both the lowest cost and the highest utility of those left, and
-its gain falls with i. So some optimal schedule gives each client a prefix of its slots sorted by cost, and the problem is a 0-1 knapsack.
+With the window paid for, a client's i-th cheapest slot before the window has both the lowest cost and the highest utility of those left,
+and its gain falls with i. So some optimal schedule gives each client a prefix of its slots sorted by cost: a 0-1 knapsack.
 """
 
 from __future__ import annotations
