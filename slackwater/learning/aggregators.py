@@ -1,0 +1,249 @@
+"""From the clients' updates to one: every rule a small class with one verb, `aggregate`.
+
+Updates are the paper's Delta_c = theta - theta_c, as flat vectors; the model moves by theta <- theta - aggregate. The
+rules act before the fine-tuning window; inside it Algorithm 1 takes plain FedAvg over everybody whatever the rule (the
+loop does that), so what a rule has stored is not used there. A client that never trains before the window (pi_c = 0)
+adds nothing, and K stays the number of all clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from slackwater.errors import ScenarioError
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Participation:
+    """What a rule may know about the slot."""
+
+    slot: int
+    number: int
+    """0, 1, .. over the slots with participants; empty slots do not count."""
+    clients: int
+    """K, all of them."""
+    pi: NDArray[np.float64]
+    """[client], share of the slots before the window, empty ones too, in which it trains; known from the plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Aggregate:
+    """The update of the global model, and the weights that made it."""
+
+    update: Tensor
+    weights: Mapping[int, float]
+    """Client -> weight of its newest update, for those absent the stored one's."""
+
+
+@runtime_checkable
+class Aggregator(Protocol):
+    """A rule. Updates come in the order of clients; they may be kept, and must not be changed."""
+
+    def aggregate(self, updates: Mapping[int, Tensor], who: Participation) -> Aggregate:
+        """One update from those of the slot's participants, of which there is at least one."""
+        ...
+
+    def state(self) -> State:
+        """What `aggregate` depends on besides its arguments, for a checkpoint."""
+        ...
+
+    def restore(self, state: State) -> None:
+        """Take up a state."""
+        ...
+
+
+class _Weighted:
+    """A rule without memory: it only sets weights."""
+
+    def aggregate(self, updates: Mapping[int, Tensor], who: Participation) -> Aggregate:
+        """The weighted sum of the participants' updates."""
+        weights = self.weights(list(updates), who)
+        return Aggregate(update=_sum((weights[client], update) for client, update in updates.items()), weights=weights)
+
+    def weights(self, participants: list[int], who: Participation) -> dict[int, float]:
+        """Weight of each participant."""
+        raise NotImplementedError
+
+    def state(self) -> State:
+        """Nothing."""
+        return {}
+
+    def restore(self, state: State) -> None:
+        """Nothing to take up."""
+
+
+class FedAvg(_Weighted):
+    """The mean over who is there, 1 / |A|: McMahan et al., AISTATS 2017; the paper's (eq:g_agg).
+
+    Biased to who is there often.
+    """
+
+    def weights(self, participants: list[int], who: Participation) -> dict[int, float]:
+        """Equal."""
+        return dict.fromkeys(participants, 1.0 / len(participants))
+
+
+class UFedAvg(_Weighted):
+    """Weights 1 / (K pi_c): Rodio et al. 2023, the paper's (eq:g_agg_unbiased).
+
+    Unbiased, but a rare client's weight explodes.
+    """
+
+    def weights(self, participants: list[int], who: Participation) -> dict[int, float]:
+        """Inverse to how often each is there."""
+        return {client: 1.0 / (who.clients * float(who.pi[client])) for client in participants}
+
+
+class Normalised(UFedAvg):
+    """U-FedAvg's weights, scaled in each slot to sum to at most one: self-normalised inverse-probability weighting."""
+
+    def weights(self, participants: list[int], who: Participation) -> dict[int, float]:
+        """As U-FedAvg, over their sum where that exceeds 1."""
+        raw = super().weights(participants, who)
+        total = max(1.0, sum(raw.values()))
+        return {client: weight / total for client, weight in raw.items()}
+
+
+class Clipped(UFedAvg):
+    """U-FedAvg's weights, none above `w_max`: truncated importance weights, Ionides, JCGS 2008.
+
+    A bias for less variance.
+    """
+
+    def __init__(self, w_max: float = 1.0) -> None:
+        if not w_max > 0:
+            raise ScenarioError(
+                f"The clipped aggregator's largest weight must be above 0, not {w_max}. Write 'clipped:1'."
+            )
+        self.w_max = w_max
+
+    def weights(self, participants: list[int], who: Participation) -> dict[int, float]:
+        """As U-FedAvg, up to w_max."""
+        return {client: min(weight, self.w_max) for client, weight in super().weights(participants, who).items()}
+
+
+class _Remembering:
+    """A rule that keeps each client's latest update: K models of memory at most."""
+
+    def __init__(self) -> None:
+        self.latest: dict[int, Tensor] = {}
+        self.seen: dict[int, int] = {}
+        """Client -> number of the round of its latest update."""
+
+    def remember(self, updates: Mapping[int, Tensor], who: Participation) -> None:
+        """Keep the updates of the slot."""
+        self.latest.update(updates)
+        self.seen.update(dict.fromkeys(updates, who.number))
+
+    def state(self) -> State:
+        """Latest updates and their rounds."""
+        ages = torch.tensor(sorted(self.seen.items()), dtype=torch.int64).reshape(-1, 2)
+        return {"seen": ages} | {f"latest/{client}": self.latest[client] for client in sorted(self.latest)}
+
+    def restore(self, state: State) -> None:
+        """Take them up."""
+        self.seen = {int(client): int(number) for client, number in state.get("seen", torch.empty(0, 2)).tolist()}
+        self.latest = {client: state[f"latest/{client}"] for client in self.seen}
+
+
+class Mifa(_Remembering):
+    """The mean of the latest updates of all clients: MIFA, Gu et al., NeurIPS 2021.
+
+    MIFA begins with a round of all clients. A schedule may not, so the mean is over the clients seen so far: the steps
+    keep their length from the first slot on.
+    """
+
+    def aggregate(self, updates: Mapping[int, Tensor], who: Participation) -> Aggregate:
+        """Store the updates, then average all that is stored."""
+        self.remember(updates, who)
+        raw = {client: self.worth(client, who) for client in sorted(self.latest)}
+        total = sum(raw.values())
+        weights = {client: weight / total for client, weight in raw.items()}
+        return Aggregate(
+            update=_sum((weight, self.latest[client]) for client, weight in weights.items()), weights=weights
+        )
+
+    def worth(self, client: int, who: Participation) -> float:
+        """Weight of a stored update before normalisation."""
+        return 1.0
+
+
+class Memory(Mifa):
+    """MIFA with each stored update discounted by its age, gamma^age, and weights normalised to sum to one: our own.
+
+    Age counts rounds, that is slots with participants: in an empty slot the model does not move, and no update becomes
+    staler.
+    """
+
+    def __init__(self, gamma: float = 0.9) -> None:
+        super().__init__()
+        if not 0 < gamma <= 1:
+            raise ScenarioError(
+                f"The memory aggregator's discount must be above 0 and at most 1, not {gamma}. Write 'memory:0.9'."
+            )
+        self.gamma = gamma
+
+    def worth(self, client: int, who: Participation) -> float:
+        """gamma^age."""
+        return float(self.gamma ** (who.number - self.seen[client]))
+
+
+class FedVarp(_Remembering):
+    """FedVARP, Jhunjhunwala et al., UAI 2022: mean over A of (Delta_c - y_c) + mean over all K of y_c.
+
+    y_c is the latest update before this slot, 0 until the client is seen. Made for clients drawn
+    uniformly; with uneven participation it keeps FedAvg's bias.
+    """
+
+    def __init__(self, beta: float = 1.0) -> None:
+        super().__init__()
+        self.beta = beta
+
+    def aggregate(self, updates: Mapping[int, Tensor], who: Participation) -> Aggregate:
+        """Fresh updates corrected by the stored ones, then store the fresh ones."""
+        fresh, stale = self.fresh_weights(list(updates), who), self.beta / who.clients
+        terms = [(fresh[client], update) for client, update in updates.items()]
+        terms += [(stale - self.beta * fresh.get(client, 0.0), self.latest[client]) for client in sorted(self.latest)]
+        weights = dict.fromkeys(sorted(self.latest), stale) | fresh
+        update = _sum(terms)
+        self.remember(updates, who)
+        return Aggregate(update=update, weights=weights)
+
+    def fresh_weights(self, participants: list[int], who: Participation) -> dict[int, float]:
+        """Weights of the fresh updates."""
+        return FedAvg().weights(participants, who)
+
+
+class FedStale(FedVarp):
+    """FedStale, Rodio and Neglia 2024: sum over A of (Delta_c - beta y_c) / (K pi_c) + beta mean over all K of y_c.
+
+    beta = 0 is U-FedAvg, beta = 1 FedVARP for uneven participation; its authors advise a small beta where participation
+    is very uneven.
+    """
+
+    def __init__(self, beta: float = 0.2) -> None:
+        super().__init__(beta)
+        if not 0 <= beta <= 1:
+            raise ScenarioError(f"FedStale's beta must be from 0 to 1, not {beta}. Write 'fedstale:0.2'.")
+
+    def fresh_weights(self, participants: list[int], who: Participation) -> dict[int, float]:
+        """Weights of the fresh updates."""
+        return UFedAvg().weights(participants, who)
+
+
+def _sum(terms: Iterable[tuple[float, Tensor]]) -> Tensor:
+    """Weighted sum in the order given: element by element, so that its bits do not depend on the number of threads."""
+    total: Tensor | None = None
+    for weight, term in terms:
+        total = term * weight if total is None else total.add_(term, alpha=weight)
+    assert total is not None
+    return total

@@ -1,0 +1,274 @@
+"""Algorithm 1 of the paper: training by a schedule, every gram charged."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slackwater.learning.aggregators import FedAvg, Participation
+from slackwater.learning.checkpoint import Checkpoint
+from slackwater.learning.evaluate import Score, client_losses, evaluate, evaluate_clients, global_loss
+from slackwater.learning.flat import ModelMaker, average_buffers
+from slackwater.learning.local import DEVICES, LocalUpdate, stream
+from slackwater.learning.registry import make_aggregator
+from slackwater.learning.result import Progress, Result, TrainingDiverged
+from slackwater.learning.server import IterateAverage, Plain, make_server
+from slackwater.learning.settings import Settings
+from slackwater.learning.task import Samples, Task
+from slackwater.learning.workers import Job, StopRequested, Workers
+from slackwater.ledger.modelled import ModelledCharges
+from slackwater.ledger.run import EvaluationRecord, RoundRecord, Run
+from slackwater.planning.plan import Plan
+from slackwater.units import iso
+
+Callback = Callable[[Progress], None]
+Which = Literal["last", "averaged"]
+
+
+class Training:
+    """One run, from its beginning or from its checkpoint, to the end of the plan."""
+
+    def __init__(self, run: Run, plan: Plan, task: Task, settings: Settings, notes: tuple[str, ...]) -> None:
+        self.run_file, self.plan, self.task, self.settings, self.notes = run, plan, task, settings, notes
+        self.stop = threading.Event()
+        """Set it to stop after the clients under way."""
+        self.names = [str(name) for name in plan.problem.fleet.names]
+        self.matrix = plan.matrix
+        self.slots = [int(slot) for slot in np.flatnonzero(self.matrix.any(axis=0))]
+        self.pi = plan.metrics.pi
+        self.charges = ModelledCharges(plan, note=_device_note(settings))
+        self.device = torch.device(settings.device)
+        self.data = [self._on_device(samples) for samples in task.clients]
+        self.regions = [[self._on_device(samples) for samples in region] for region in task.devices]
+
+        maker = ModelMaker(task, seed=settings.seed, device=self.device)
+        self.workers = Workers(task, maker, settings.work, threads=settings.threads, device=self.device)
+        torch.set_num_threads(self.workers.threads)  # for evaluation too, or a loss could differ in its last bits
+        self.workspace = maker()
+        self.theta: Tensor = self.workspace.vector.clone()
+        self.buffers = self.workspace.copy_buffers()
+        self.aggregator, self.fedavg = make_aggregator(settings.aggregator), FedAvg()
+        self.server, self.plain = make_server(settings.server, settings.server_lr), Plain()
+        self.average = None if settings.averaging is None else IterateAverage(settings.averaging, len(self.slots))
+        self.history = list(run.rounds())
+        self.checkpoint = Checkpoint(run)
+        self._restore()
+
+    def algorithm_1(self, progress: Callback | None = None) -> None:
+        """The schedule is the plan's (line 1). Slots with nobody in them are passed over: they take no time."""
+        for number, slot in enumerate(self.slots):  # line 2: for t = 1, .., T + s
+            if number < len(self.history):
+                continue
+            if self.stop.is_set():
+                raise StopRequested
+            began = time.perf_counter()
+            in_window = slot in self.plan.window
+
+            # 1. The slot is charged before anything of it is used.
+            self._charge(slot)
+
+            # 2. Lines 3 to 8: everyone scheduled trains from the same model and sends Delta_c = theta - theta_c.
+            updates = self._train_clients(number, slot)
+
+            # 3. Line 9: plain FedAvg in the window (10), else the aggregator, in the paper U-FedAvg (13).
+            rule = self.fedavg if in_window else self.aggregator
+            who = Participation(slot=slot, number=number, clients=len(self.names), pi=self.pi)
+            total = rule.aggregate({client: sent.update for client, sent in updates.items()}, who)
+
+            # 4. Lines 11 and 14: the server's step; in the window theta - Delta, whatever the optimiser.
+            self.theta = (self.plain if in_window else self.server).step(self.theta, total.update)
+            self.buffers = average_buffers([sent.buffers for sent in updates.values()])
+            if not bool(torch.isfinite(self.theta).all()):
+                raise self._diverged(number, slot, None)
+            if self.average is not None:
+                self.average.add(number, self.theta)
+
+            # 5. Evaluated if it is due, then kept: round and checkpoint together, or neither.
+            score = self._score(self.theta) if self._is_due(number) else None
+            done = RoundRecord(
+                slot=slot,
+                number=number,
+                slot_start=self.plan.problem.slot_start(slot),
+                in_window=in_window,
+                participants=tuple(self.names[client] for client in updates),
+                weights={self.names[client]: weight for client, weight in total.weights.items()},
+                losses={self.names[client]: sent.loss for client, sent in updates.items()},
+                loss=math.fsum(sent.loss for sent in updates.values()) / len(updates),
+                update_norm=float(total.update.norm()),
+                spent_kg=self.run_file.ledger.spent_kg(),
+                seconds=time.perf_counter() - began,
+                accuracy=None if score is None else score.accuracy,
+                test_loss=None if score is None else score.loss,
+            )
+            self._keep(done, score)
+            if progress is not None:
+                progress(Progress(done=done, rounds=len(self.slots), budget_kg=self.plan.problem.budget_kg))
+        self._charge(self.charges.slots - 1)  # idle draw up to the end, where nobody trains in the last slots
+
+    def result(self) -> Result:
+        """Evaluate what came out, once on everything."""
+        last_slot = self.slots[-1] if self.slots else 0
+        last = self._last_score()
+        final = self.theta if self.average is None else self.average.mean(self.theta)
+        name: Which = "last" if self.average is None else "averaged"
+        score = last if final is self.theta else self._score(final)
+        self.workspace.load(final, self.buffers)
+        own, losses = evaluate_clients(self.workspace, self.task), client_losses(self.workspace, self.task)
+        records = [_record(last_slot, name, "", score, data="test")]
+        records += [_record(last_slot, name, *each, data="test") for each in zip(self.names, own.clients, strict=False)]
+        records += [_record(last_slot, name, *each, data="train") for each in zip(self.names, losses, strict=True)]
+        with self.run_file.transaction():
+            self.run_file.record_evaluation(*records)
+            self.run_file.set_status("done")
+        problem, never = self.plan.problem, tuple(self.names[client] for client in self.plan.metrics.never)
+        return Result(
+            accuracy=score.accuracy,
+            test_loss=score.loss,
+            loss=global_loss(losses),
+            client_accuracy={client: s.accuracy for client, s in zip(self.names, own.clients, strict=False)},
+            worst_client_accuracy=own.worst,
+            last_accuracy=last.accuracy,
+            emissions_kg=self.run_file.ledger.spent_kg(),
+            budget_kg=problem.budget_kg,
+            history=tuple(self.history),
+            never=never if self.plan.before else (),
+            notes=self.notes,
+            model=self.workspace.state_dict(),
+            seconds=math.fsum(done.seconds for done in self.history),
+            folder=self.run_file.folder,
+        )
+
+    def close(self) -> None:
+        """End the threads."""
+        self.workers.close()
+
+    def _charge(self, slot: int) -> None:
+        """Book what is not booked up to this slot; after a kill, a slot that was booked is not booked again."""
+        ledger = self.run_file.ledger
+        booked = ledger.last_slot()
+        lines = self.charges.of(booked + 1, slot) if slot > booked else []
+        if lines:
+            ledger.charge(*lines)
+
+    def _train_clients(self, number: int, slot: int) -> dict[int, LocalUpdate]:
+        """Updates by client, in the order of clients; a region's is the mean over the devices drawn from it."""
+        clients = [int(client) for client in np.flatnonzero(self.matrix[:, slot])]
+        jobs = [job for client in clients for job in self._jobs(client, slot)]
+        sent = self.workers.train(jobs, self.theta, self.buffers, self.stop)
+        for job, update in zip(jobs, sent, strict=True):
+            if not update.finite:
+                raise self._diverged(number, slot, job.client)
+        return {
+            client: _mean([update for job, update in zip(jobs, sent, strict=True) if job.client == client])
+            for client in clients
+        }
+
+    def _jobs(self, client: int, slot: int) -> list[Job]:
+        seed = self.settings.seed
+        if not self.regions:
+            return [Job(client=client, samples=self.data[client], seed=stream(seed, client, slot))]
+        region = self.regions[client]
+        draw = np.random.default_rng(stream(stream(seed, client, slot), DEVICES))
+        chosen = sorted(int(i) for i in draw.choice(len(region), size=self.settings.devices_per_slot, replace=False))
+        return [Job(client=client, samples=region[i], seed=stream(seed, client, slot, i)) for i in chosen]
+
+    def _is_due(self, number: int) -> bool:
+        every = self.settings.eval_every
+        return number == len(self.slots) - 1 or (every > 0 and (number + 1) % every == 0)
+
+    def _score(self, theta: Tensor) -> Score:
+        self.workspace.load(theta, self.buffers)
+        return evaluate(self.workspace, self.task.test, self.task)
+
+    def _last_score(self) -> Score:
+        done = self.history[-1] if self.history else None
+        if done is None or done.accuracy is None or done.test_loss is None:
+            return self._score(self.theta)
+        return Score(accuracy=done.accuracy, loss=done.test_loss, samples=len(self.task.test))
+
+    def _keep(self, done: RoundRecord, score: Score | None) -> None:
+        with self.run_file.transaction():
+            self.run_file.record(done)
+            if score is not None:
+                self.run_file.record_evaluation(_record(done.slot, "last", "", score, data="test"))
+            if self.run_file.folder is not None:
+                self.checkpoint.save(done.slot, self._state())
+        self.history.append(done)
+
+    def _state(self) -> dict[str, dict[str, Tensor]]:
+        return {
+            "model": {"theta": self.theta},
+            "buffers": self.buffers,
+            "aggregator": self.aggregator.state(),
+            "server": self.server.state(),
+            "average": {} if self.average is None else self.average.state(),
+        }
+
+    def _restore(self) -> None:
+        groups = self.checkpoint.load(self.device)
+        if not groups:
+            return
+        self.theta, self.buffers = groups["model"]["theta"], groups.get("buffers", {})
+        self.aggregator.restore(groups.get("aggregator", {}))
+        self.server.restore(groups.get("server", {}))
+        if self.average is not None:
+            self.average.restore(groups.get("average", {}))
+
+    def _on_device(self, samples: Samples) -> Samples:
+        return Samples(x=samples.x.to(self.device), y=samples.y.to(self.device))
+
+    def _diverged(self, number: int, slot: int, client: int | None) -> TrainingDiverged:
+        who = "The global model" if client is None else f"The loss of client {self.names[client]!r}"
+        when = iso(self.plan.problem.slot_start(slot))
+        where = (
+            f"is kept in {self.run_file.folder}"
+            if self.run_file.folder
+            else "is lost, since the run had no folder (out=)"
+        )
+        kept = f"The model of round {number} {where}." if number else "No round was completed."
+        return TrainingDiverged(
+            f"{who} is no longer a number in round {number + 1} of {len(self.slots)} (slot {slot}, {when}). {kept} "
+            "Try an lr below "
+            f"{self.settings.lr:g}, or an aggregator with bounded weights such as 'memory' (this run: "
+            f"{self.settings.aggregator!r}).",
+            client=None if client is None else self.names[client],
+            slot=slot,
+            number=number,
+        )
+
+
+def _mean(sent: list[LocalUpdate]) -> LocalUpdate:
+    if len(sent) == 1:
+        return sent[0]
+    update = sent[0].update.clone()
+    for other in sent[1:]:
+        update += other.update
+    return LocalUpdate(
+        update=update / len(sent),
+        buffers=average_buffers([each.buffers for each in sent]),
+        loss=math.fsum(each.loss for each in sent) / len(sent),
+        finite=True,
+    )
+
+
+def _device_note(settings: Settings) -> str:
+    return "" if settings.devices_per_slot is None else f"{settings.devices_per_slot} devices together"
+
+
+def _record(slot: int, model: Which, client: str, score: Score, *, data: Literal["test", "train"]) -> EvaluationRecord:
+    return EvaluationRecord(
+        slot=slot,
+        model=model,
+        client=client,
+        data=data,
+        accuracy=score.accuracy,
+        loss=score.loss,
+        samples=score.samples,
+    )

@@ -1,0 +1,71 @@
+"""How good a model is: on the global test set, on each client's own distribution, and by the paper's F."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from slackwater.learning.flat import FlatModel
+from slackwater.learning.task import Samples, Task
+
+BATCH = 1000
+"""Samples at once, to bound the memory; not tuned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Accuracy and mean loss on one data set."""
+
+    accuracy: float
+    loss: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fairness:
+    """Accuracy by client, on the client's own distribution."""
+
+    clients: tuple[Score, ...]
+
+    @property
+    def worst(self) -> float | None:
+        """The lowest accuracy; None if there are no test data by client."""
+        return min((score.accuracy for score in self.clients), default=None)
+
+
+def evaluate(model: FlatModel, samples: Samples, task: Task) -> Score:
+    """One pass over the samples; the device is waited for once, at the end."""
+    device = model.vector.device
+    training = model.module.training
+    model.module.eval()
+    correct = torch.zeros((), dtype=torch.int64, device=device)
+    loss = torch.zeros((), dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+    try:
+        with torch.inference_mode():
+            for first in range(0, len(samples), BATCH):
+                x = samples.x[first : first + BATCH].to(device, non_blocking=True)
+                y = samples.y[first : first + BATCH].to(device, non_blocking=True)
+                outputs = model.module(model.inputs(x))
+                loss += task.loss(outputs, y) * len(x)
+                correct += task.correct(outputs, y)
+    finally:
+        model.module.train(training)
+    count = max(1, len(samples))
+    return Score(accuracy=int(correct) / count, loss=float(loss) / count, samples=len(samples))
+
+
+def evaluate_clients(model: FlatModel, task: Task) -> Fairness:
+    """Each client's own test data."""
+    return Fairness(clients=tuple(evaluate(model, samples, task) for samples in task.client_tests))
+
+
+def client_losses(model: FlatModel, task: Task) -> tuple[Score, ...]:
+    """F_c of every client, on its training data."""
+    return tuple(evaluate(model, samples, task) for samples in task.clients)
+
+
+def global_loss(scores: Sequence[Score]) -> float:
+    """F of equation (1): the mean of the F_c, every client with the same weight however many samples it has."""
+    return sum(score.loss for score in scores) / len(scores)

@@ -1,0 +1,204 @@
+"""Train by a plan, go on after a stop, and the baseline without slack."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from slackwater.errors import ScenarioError, SlackwaterError
+from slackwater.learning.algorithm import Callback, Training
+from slackwater.learning.fitting import check, described, notes_of, plan_of, rebuilt
+from slackwater.learning.result import Result, TrainingDiverged, TrainingStopped
+from slackwater.learning.settings import EVAL_EVERY, Settings
+from slackwater.learning.task import Task
+from slackwater.learning.workers import StopRequested
+from slackwater.ledger.run import Run
+from slackwater.planning.baseline import no_slack_plan
+from slackwater.planning.plan import Plan
+from slackwater.planning.problem import Problem
+
+log = logging.getLogger(__name__)
+MODEL = "model.pt"
+
+
+def train(
+    plan: Plan,
+    task: Task,
+    *,
+    aggregator: str = "memory",
+    local_steps: int = 30,
+    local_epochs: int | None = None,
+    batch_size: int = 128,
+    lr: float = 0.1,
+    weight_decay: float = 5e-4,
+    seed: int = 0,
+    out: str | Path | None = None,
+    eval_every: int = EVAL_EVERY,
+    server: str = "plain",
+    server_lr: float | None = None,
+    averaging: float | None = None,
+    devices_per_slot: int | None = None,
+    device_kwh: float | None = None,
+    device: str = "cpu",
+    threads: int | None = None,
+    progress: Callback | None = None,
+    tensorboard: bool = False,
+) -> Result:
+    """Algorithm 1: train `task` by `plan`; see `Settings` for what each setting means.
+
+    With `out`, the folder gets `run.db` (ledger, rounds, checkpoint: `resume` goes on from it) and at the end
+    `model.pt`. Same plan, task and settings give the same bits on the same machine. `progress` is called after every
+    round.
+    """
+    settings = Settings(
+        aggregator=aggregator,
+        local_steps=local_steps,
+        local_epochs=local_epochs,
+        batch_size=batch_size,
+        lr=lr,
+        weight_decay=weight_decay,
+        seed=seed,
+        eval_every=eval_every,
+        server=server,
+        server_lr=server_lr,
+        averaging=averaging,
+        devices_per_slot=devices_per_slot,
+        device_kwh=device_kwh,
+        device=device,
+        threads=torch.get_num_threads() if threads is None else threads,
+        tensorboard=tensorboard,
+    )
+    check(plan, task, settings)
+    if tensorboard and out is None:
+        raise ScenarioError("tensorboard=True needs a folder to write to: name one with out=.")
+    run = Run.create(
+        out, plan=plan.to_dict(), budget_kg=plan.problem.budget_kg, settings=settings.to_dict(), task=described(task)
+    )
+    return _carry_out(run, plan, task, settings, progress)
+
+
+def resume(out: str | Path, *, task: Task | None = None, progress: Callback | None = None) -> Result:
+    """Go on with a run that was killed or stopped, to the same bits as if it had not been.
+
+    A run that is done gives its result again. Built-in tasks are made anew from the run's file;
+    a task of your own is given again, with the same data.
+    """
+    run = Run.open(out)
+    try:
+        plan, settings = plan_of(run), Settings.from_dict(run.settings)
+        task = rebuilt(run) if task is None else task
+        check(plan, task, settings)
+        was, now = run.task, described(task)
+        if (was["samples"], was["fingerprint"]) != (now["samples"], now["fingerprint"]):
+            raise ScenarioError(
+                f"The run in {out} was begun with other data than the task {task.name!r} has now: "
+                f"{sum(was['samples'])} samples over "
+                f"{len(was['samples'])} clients then, {sum(now['samples'])} over {len(now['samples'])} now. Make the "
+                "task as it was."
+            )
+        run.set_status("running")
+    except BaseException:
+        run.close()
+        raise
+    return _carry_out(run, plan, task, settings, progress)
+
+
+def baseline(problem: Problem, task: Task, **settings: Any) -> Result:
+    """No-slack FedAvg: everyone trains in every round from the first slot until the budget is spent.
+
+    Settings as for `train`.
+    """
+    settings.setdefault("aggregator", "fedavg")
+    return train(no_slack_plan(problem), task, **settings)
+
+
+def _carry_out(run: Run, plan: Plan, task: Task, settings: Settings, progress: Callback | None) -> Result:
+    notes = notes_of(plan, task, settings)
+    with run, _threads(settings.threads), contextlib.ExitStack() as cleanup:
+        try:
+            if not run.events():
+                for note in notes:
+                    log.warning(note)
+                    run.log(note, level="warning")
+            training = Training(run, plan, task, settings, notes)
+            cleanup.callback(training.close)
+            if settings.tensorboard and run.folder is not None:
+                from slackwater.learning.tensorboard import EventFile
+
+                progress = EventFile(run.folder / "tensorboard", then=progress)
+                cleanup.callback(progress.close)
+            with _interruptible(training.stop):
+                training.algorithm_1(progress)
+                result = training.result()
+            if run.folder is not None:
+                _save_model(run.folder / MODEL, result)
+            return result
+        except StopRequested:
+            run.set_status("stopped")
+            again = (
+                f"Go on with: slackwater resume {run.folder}"
+                if run.folder
+                else "It had no folder (out=), so it cannot be resumed."
+            )
+            raise TrainingStopped(
+                f"Stopped after {len(training.history)} of {len(training.slots)} rounds, {run.ledger.spent_kg():.6g} "
+                f"kg charged. {again}"
+            ) from None
+        except TrainingDiverged as error:
+            run.set_status("diverged")
+            run.log(str(error), level="error", slot=error.slot)
+            raise
+        except OSError as error:
+            raise SlackwaterError(
+                f"{error.filename or run.folder} cannot be written: {error.strerror}. Nothing that was done before is "
+                "lost: "
+                f"make room and go on with: slackwater resume {run.folder}"
+            ) from None
+
+
+def _save_model(path: Path, result: Result) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as part:  # made with mode 0600
+        try:
+            torch.save(dict(result.model), part)
+        except BaseException:
+            Path(part.name).unlink()
+            raise
+    Path(part.name).replace(path)
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _interruptible(stop: threading.Event) -> Iterator[None]:
+    """The first Ctrl-C asks to stop after the clients under way; a second one stops at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def ask(number: int, frame: object) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, before)
+        log.warning("Stopping after the clients under way; press Ctrl-C again to stop at once.")
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,188 @@
+"""The ledger: every gram, booked once, never changed."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from slackwater.errors import SlackwaterError
+from slackwater.planning.stage import BUDGET_ROUNDING
+from slackwater.units import iso, utc
+
+Cause = Literal["training", "idle", "server"]
+Kind = Literal["charge", "correction", "settlement"]
+IntensityKind = Literal["actual", "forecast", "estimated", "synthetic"]
+Method = Literal["modelled", "measured"]
+
+
+class OverBudgetError(SlackwaterError):
+    """A charge that would bring the total over the budget; nothing of it was booked."""
+
+
+class ChargedTwiceError(SlackwaterError):
+    """A client's slot that is in the ledger already; nothing was booked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """One line of the ledger: what one client emitted in one slot, or what a line before was wrong by."""
+
+    slot: int
+    """Counted from 0."""
+    slot_start: datetime
+    client: str
+    """Name; empty for the server."""
+    zone: str
+    kg: float
+    """kg CO2e; of a correction or settlement, the difference to what was booked."""
+    energy_kwh: float | None
+    """kWh; None where only the kg are known."""
+    intensity_kg_per_kwh: float | None
+    intensity_source: str
+    intensity_kind: IntensityKind
+    factor: str
+    """Which emissions the intensity counts: direct or lifecycle."""
+    cause: Cause = "training"
+    kind: Kind = "charge"
+    method: Method = "modelled"
+    attempt: int = 0
+    """A slot that is tried again is charged again, under the next number."""
+    planned: bool = True
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    corrects: int | None = None
+    """Number of the line that a correction or settlement is about."""
+    note: str = ""
+    id: int | None = None
+    """Number of the line, once booked."""
+
+
+_COLUMNS = [field.name for field in fields(Charge) if field.name != "id"]
+_TIMES = ("slot_start", "started_at", "ended_at")
+_INSERT = (
+    f"INSERT INTO charges (run_id, booked_at, {', '.join(_COLUMNS)}) VALUES (?, ?, {', '.join('?' * len(_COLUMNS))})"
+)
+
+
+class Ledger:
+    """The charges of one run, in its file. One verb: `charge`."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, *, run_id: str, budget_kg: float | None, path: Path | None
+    ) -> None:
+        self._db = connection
+        self._run_id = run_id
+        self._path = path
+        self.budget_kg = budget_kg
+        """Charges beyond it are refused; None is no limit."""
+
+    def charge(self, *charges: Charge) -> None:
+        """Book all of these or none; on return they are on the disk, unless the caller's own transaction is open.
+
+        Raises `ChargedTwiceError` if one is booked already and `OverBudgetError` if they exceed the budget. Corrections
+        and settlements are about energy that is spent: they are never refused for the budget's sake.
+        """
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        rows = [(self._run_id, now, *_to_row(charge)) for charge in charges]
+        with transaction(self._db, self._path):
+            if any(charge.kind == "charge" for charge in charges):
+                self._check_budget(charges)
+            last = self._db.execute("SELECT coalesce(max(id), 0) FROM charges").fetchone()[0]
+            try:
+                self._db.executemany(_INSERT, rows)
+            except sqlite3.IntegrityError as error:
+                raise self._refused(charges, last, error) from None
+
+    def spent_kg(self) -> float:
+        """Sum of all lines, kg."""
+        return math.fsum(row[0] for row in self._db.execute("SELECT kg FROM charges"))
+
+    def last_slot(self) -> int:
+        """The last slot with a charge; -1 where there is none."""
+        return int(self._db.execute("SELECT coalesce(max(slot), -1) FROM charges WHERE kind = 'charge'").fetchone()[0])
+
+    def charges(self, *, slot: int | None = None, client: str | None = None) -> Iterator[Charge]:
+        """Lines in the order of booking, of one slot or client if asked."""
+        query = "SELECT * FROM charges WHERE (?1 IS NULL OR slot = ?1) AND (?2 IS NULL OR client = ?2) ORDER BY id"
+        return map(_from_row, self._db.execute(query, (slot, client)))
+
+    def _check_budget(self, charges: Iterable[Charge]) -> None:
+        if self.budget_kg is None:
+            return
+        new = math.fsum(charge.kg for charge in charges)
+        spent = float(self._db.execute("SELECT coalesce(sum(kg), 0.0) FROM charges").fetchone()[0])
+        # The same allowance for rounding as the planner's, so that no plan is refused for how its costs are added up.
+        if not spent + new <= self.budget_kg * (1 + 2 * BUDGET_ROUNDING):
+            first = next(iter(charges))
+            raise OverBudgetError(
+                f"Slot {first.slot} ({iso(first.slot_start)}) would cost {new:.9g} kg, which with the {spent:.9g} kg "
+                "spent is over the "
+                f"budget of {self.budget_kg:.9g} kg. It is not booked, and must not be run. Plan anew for what is "
+                "left, or raise the budget."
+            )
+
+    def _refused(self, charges: Iterable[Charge], last: int, error: sqlite3.IntegrityError) -> SlackwaterError:
+        if "UNIQUE" not in str(error):
+            return SlackwaterError(f"The ledger refuses a line: {error}.")
+        query = (
+            "SELECT 1 FROM charges WHERE id <= ? AND kind = 'charge' AND (slot, client, cause, attempt) = (?, ?, ?, ?)"
+        )
+        keys = {(c.slot, c.client, c.cause, c.attempt): c for c in charges}
+        twice = [c for key, c in keys.items() if self._db.execute(query, (last, *key)).fetchone()]
+        first = twice[0] if twice else next(iter(charges))
+        return ChargedTwiceError(
+            f"Slot {first.slot} ({iso(first.slot_start)}) is charged already for {first.client or 'the server'} "
+            f"({first.cause}). "
+            "Nothing was booked; a slot that is tried again needs the next attempt."
+        )
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection, path: Path | None) -> Iterator[None]:
+    """All or nothing, on the disk at the end; inside another one it is part of that. A full disk becomes a sentence."""
+    if db.in_transaction:
+        yield
+        return
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:  # a full disk has rolled back already
+                db.execute("ROLLBACK")
+            raise
+    except sqlite3.OperationalError as error:
+        raise SlackwaterError(
+            f"{path or 'The run'} cannot be written: {error}. Nothing that was done before is lost: make room, or see "
+            "who else "
+            f"uses the file, and go on with: slackwater resume {path.parent if path else 'DIR'}"
+        ) from None
+
+
+def _to_row(charge: Charge) -> list[object]:
+    if not math.isfinite(charge.kg):
+        raise SlackwaterError(
+            f"A charge of {charge.kg} kg for {charge.client!r} in slot {charge.slot} cannot be booked."
+        )
+    values: list[object] = []
+    for name in _COLUMNS:
+        value = getattr(charge, name)
+        if isinstance(value, datetime):
+            value = utc(value, name).isoformat()
+        values.append(int(value) if isinstance(value, bool) else value)
+    return values
+
+
+def _from_row(row: sqlite3.Row) -> Charge:
+    values = {name: row[name] for name in (*_COLUMNS, "id")}
+    for name in _TIMES:
+        values[name] = None if values[name] is None else utc(values[name], name)
+    values["planned"] = bool(values["planned"])
+    return Charge(**values)
