@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 $(VENV)/.python: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --constraint constraints.txt --editable ".[charts]"
+	$(PIP) install --constraint constraints.txt --editable ".[charts,torch]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.python

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The main job on embedded data: a scenario, its plan, what slack alone saves, and what-ifs. Everything lands in demo/.
+# The main job on embedded data: a scenario, its plan, what slack alone saves, what-ifs, and training by the plan. Everything lands in demo/.
 set -eu
 mkdir -p demo
 slackwater init demo/scenario.toml --force
@@ -12,5 +12,9 @@ slackwater savings --zones BE,GB,IE,FI,SE-SE3,DE,FR --chart demo/savings.png --c
 
 echo; echo "== What if =="
 slackwater compare demo/scenario.toml --alpha 1,0.1,0.001 --slack 0,50,90 --budget 1,2,3,5 --chart demo/pareto.png
+
+echo; echo "== Train by the plan, and without slack at the same budget =="
+rm -rf demo/run/training
+slackwater train demo/run/plan.json --task digits --eval-every 3 --out demo/run/training --chart demo/accuracy.png
 
 echo; echo "Made in demo/:"; ls demo

@@ -24,6 +24,7 @@ factor = "lifecycle"               # or "direct"
 # [server]                         # what runs beside the clients whenever anyone trains
 # zone    = "IE"
 # power_w = 150
+# pue     = 1.2
 
 [[client]]
 name    = "brussels"
@@ -41,7 +42,8 @@ pue     = 1.3                      # of its data centre
 name    = "dublin"
 zone    = "IE"
 power_w = 300
-min_slots = 2                      # at least so many slots before the window; max_slots for at most
+min_slots = 2                      # at least so many slots before the window
+# max_slots = 30                   # and at most so many
 
 [[client]]
 name    = "helsinki"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Any
+import traceback
+from contextlib import suppress
+from io import TextIOWrapper
+from typing import Any, NoReturn
 
 import click
 
 from slackwater._version import __version__
-from slackwater.cli import planning
+from slackwater.cli import learning, planning
 from slackwater.errors import SlackwaterError
 
 _DEBUG = "SLACKWATER_DEBUG"
@@ -24,22 +27,47 @@ class _Group(click.Group):
         try:
             return super().invoke(context)
         except SlackwaterError as error:
-            click.echo(f"error: {error}", err=True)
-            raise click.exceptions.Exit(error.exit_code) from None
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            _fail(str(error), error.exit_code)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
             click.echo("stopped.", err=True)
             raise click.exceptions.Exit(_INTERRUPTED) from None
+        except BrokenPipeError:  # the reader of our output went away, as `head` does: nothing is wrong
+            _silence_stdout()
+            raise click.exceptions.Exit(0) from None
+        except OSError as error:
+            _silence_stdout()
+            where = f" ({error.filename})" if error.filename else ""
+            _fail(f"the system says: {error.strerror or error}{where}.", 1)
+        except MemoryError:
+            _fail("there is not enough memory. Ask for fewer slots or clients, or fix the end time (--end).", 1)
         except Exception as error:
-            if os.environ.get(_DEBUG):
-                raise
-            click.echo(
-                f"error: something went wrong inside Slackwater ({type(error).__name__}: {error}). This is a defect; "
+            _fail(
+                f"something went wrong inside Slackwater ({type(error).__name__}: {error}). This is a defect; "
                 f"please report it with the output of the same command under {_DEBUG}=1.",
-                err=True,
+                1,
             )
-            raise click.exceptions.Exit(1) from None
+
+
+def _fail(message: str, exit_code: int) -> NoReturn:
+    if os.environ.get(_DEBUG, "0") not in ("", "0"):
+        click.echo(traceback.format_exc(), err=True)
+    click.echo(f"error: {message}", err=True)
+    raise click.exceptions.Exit(exit_code) from None
+
+
+def _silence_stdout() -> None:
+    """What is still in the buffer goes nowhere, so that Python does not fail on it again when it ends."""
+    with suppress(OSError, ValueError):  # no file behind it, as in a test
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Stderr(logging.Handler):
+    """Log lines on whatever stderr is at the time, in the form of our errors."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"{record.levelname.lower()}: {record.getMessage()}", err=True)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -47,19 +75,19 @@ class _Group(click.Group):
 @click.option("--verbose", is_flag=True, help="Say on stderr what is being done.")
 def cli(verbose: bool) -> None:
     """Federated learning inside a carbon budget: which site trains in which hour."""
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr, format="%(levelname)s: %(message)s"
-    )
+    logger = logging.getLogger("slackwater")
+    logger.setLevel(logging.INFO if verbose else logging.WARNING)
+    if not any(isinstance(handler, _Stderr) for handler in logger.handlers):
+        logger.addHandler(_Stderr())
 
 
-for command in planning.COMMANDS:
+for command in (*planning.COMMANDS, *learning.COMMANDS):
     cli.add_command(command)
 
 
 def main() -> None:
     """Entry point."""
-    try:
-        cli()
-    except BrokenPipeError:  # the reader of our output went away, as `head` does: nothing is wrong
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal that knows no "█" shows "?" rather than an error
+            stream.reconfigure(errors="replace")
+    cli(prog_name="slackwater")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import get_args
 
@@ -11,15 +12,18 @@ import click
 from slackwater.carbon import Factor, available_zones, load_traces
 from slackwater.cli.options import (
     ListOf,
+    Time,
     chart_option,
     console,
     data_option,
     factor_option,
     fill_option,
+    filled,
     json_option,
     number_or_word,
     print_json,
     say,
+    seconds,
 )
 from slackwater.config import Scenario, load_scenario
 from slackwater.errors import ScenarioError
@@ -40,9 +44,21 @@ scenario_argument = click.argument("scenario", type=click.Path(path_type=Path))
 @scenario_argument
 @click.option("--end", type=int, metavar="S", help="Fix the end time s instead of optimising it.")
 @click.option("--solver", type=click.Choice(get_args(Solver)), default="exact", show_default=True, help="How to solve.")
-@click.option("--time-limit", type=float, default=60.0, show_default=True, metavar="SECONDS", help="For the MILP.")
 @click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Save the plan as DIR/plan.json."
+    "--time-limit",
+    type=float,
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    callback=seconds,
+    help="For problems that go to the MILP.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    callback=filled,
+    help="Save the plan as DIR/plan.json.",
 )
 @chart_option("the schedule")
 @data_option
@@ -53,17 +69,17 @@ def plan(
     end: int | None,
     solver: Solver,
     time_limit: float,
-    out: Path | None,
+    out: str | None,
     chart: Path | None,
     data: str | None,
     fill_hours: int | None,
     as_json: bool,
 ) -> None:
     """Find the best schedule of a SCENARIO, with a proof of how good it is."""
-    found = make_plan(_problem(scenario, data, fill_hours), end=end, solver=solver, time_limit_s=time_limit)
+    found = make_plan(read_problem(scenario, data, fill_hours), end=end, solver=solver, time_limit_s=time_limit)
     if out is not None:
-        found.save(out / "plan.json")
-        say(f"saved {out / 'plan.json'}")
+        found.save(Path(out) / "plan.json")
+        say(f"saved {Path(out) / 'plan.json'}")
     if chart is not None:
         charts.save(charts.schedule_chart(found), chart)
         say(f"drew {chart}")
@@ -80,16 +96,16 @@ def plan(
 @click.option(
     "--alpha",
     "alphas",
-    type=ListOf(number_or_word, "number"),
-    default="",
+    type=ListOf(number_or_word, "value"),
+    default=(),
     metavar="A,..",
     help="Fairness values to try.",
 )
 @click.option(
-    "--slack", "slacks", type=ListOf(int, "whole number"), default="", metavar="N,..", help="Slacks to try, in slots."
+    "--slack", "slacks", type=ListOf(int, "whole number"), default=(), metavar="N,..", help="Slacks to try, in slots."
 )
 @click.option(
-    "--budget", "budgets", type=ListOf(float, "number"), default="", metavar="KG,..", help="Budgets to try, in kg."
+    "--budget", "budgets", type=ListOf(float, "number"), default=(), metavar="KG,..", help="Budgets to try, in kg."
 )
 @chart_option("the Pareto picture of budget against objective")
 @data_option
@@ -106,7 +122,7 @@ def compare(
     as_json: bool,
 ) -> None:
     """What if: plan a SCENARIO for every combination of fairness, slack and budget."""
-    problem = _problem(scenario, data, fill_hours, slack=max(slacks, default=None))
+    problem = read_problem(scenario, data, fill_hours, slack=max(slacks, default=None))
     points = compare_plans(problem, alphas=alphas, slacks=slacks, budgets=budgets)
     if chart is not None:
         charts.save(charts.pareto_chart(points), chart)
@@ -119,20 +135,15 @@ def compare(
 
 @click.command()
 @click.option(
-    "--zones", "names", type=ListOf(str, "zone"), default="", metavar="Z,..", help="Zones; all there are by default."
+    "--zones", "names", type=ListOf(str, "zone"), default=(), metavar="Z,..", help="Zones; all there are by default."
 )
 @click.option("--hours", type=int, default=100, show_default=True, help="Hours of training.")
 @click.option("--slack", type=int, default=236, show_default=True, help="Extra hours allowed.")
-@click.option("--start", metavar="TIME", help="First hour the data is used from, like 2022-01-01T00:00Z.")
+@click.option("--start", type=Time(), metavar="TIME", help="First hour the data is used from, like 2022-01-01T00:00Z.")
 @click.option("--starts", type=int, default=100, show_default=True, help="Random starts to average over.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random starts.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random starts.")
 @chart_option("savings by zone and slack")
-@click.option(
-    "--chart-clients",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Draw savings against the number of clients.",
-)
+@chart_option("savings against the number of clients", "--chart-clients")
 @data_option
 @factor_option
 @fill_option
@@ -141,7 +152,7 @@ def savings(
     names: list[str],
     hours: int,
     slack: int,
-    start: str | None,
+    start: datetime | None,
     starts: int,
     seed: int,
     chart: Path | None,
@@ -181,6 +192,8 @@ def zones(data: str | None, as_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Overwrite a file that is there.")
 def init(path: Path, force: bool) -> None:
     """Write a commented scenario to start from (PATH, default scenario.toml)."""
+    if path.is_dir():
+        raise ScenarioError(f"{path} is a folder. Name the file to write, like {path / 'scenario.toml'}.")
     if path.exists() and not force:
         raise ScenarioError(f"{path} is there already. Give another name, or --force to overwrite it.")
     write_whole(path, SCENARIO)
@@ -190,7 +203,8 @@ def init(path: Path, force: bool) -> None:
 COMMANDS = (plan, compare, savings, zones, init)
 
 
-def _problem(path: Path, data: str | None, fill_hours: int | None, slack: int | None = None) -> Problem:
+def read_problem(path: Path, data: str | None, fill_hours: int | None, slack: int | None = None) -> Problem:
+    """The problem of a scenario file, with what the command line changes."""
     scenario: Scenario = load_scenario(path)
     if fill_hours is not None:
         scenario = scenario.changed(data=scenario.data.model_copy(update={"fill_hours": fill_hours}))

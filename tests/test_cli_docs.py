@@ -1,0 +1,64 @@
+"""docs/cli.md says what the commands say, and every command and option says something."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+from slackwater.cli.main import cli
+
+TOOL = Path(__file__).resolve().parents[1] / "tools" / "write_cli_docs.py"
+
+
+def _tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("write_cli_docs", TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tool = _tool()
+COMMANDS = dict(tool.commands(cli, "slackwater"))
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert tool.PAGE.read_text(encoding="utf-8") == tool.page(), "run: python tools/write_cli_docs.py"
+
+
+def test_the_commands_of_the_issue_are_there() -> None:
+    wanted = {f"slackwater {name}" for name in ("plan", "compare", "savings", "zones", "init")}
+    assert wanted <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_everything_has_help(name: str) -> None:
+    command = COMMANDS[name]
+    assert command.help, f"{name} has no help"
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{name} {parameter.opts[0]} has no help"
+            assert parameter.help.rstrip().endswith((".", ")")), f"{name} {parameter.opts[0]}: help is a sentence"
+        elif isinstance(parameter, click.Argument):
+            assert tool.argument_name(parameter) in command.help, f"{name}: the help explains its arguments"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_can_be_shown(name: str) -> None:
+    from click.testing import CliRunner
+
+    shown = CliRunner().invoke(cli, [*name.split()[1:], "--help"], prog_name="slackwater", terminal_width=80)
+    assert shown.exit_code == 0
+    assert f"Usage: {name}" in shown.stdout
+
+
+def test_a_nested_group_is_picked_up() -> None:
+    group, inner = click.Group("outer"), click.Group("inner", help="Inner.")
+    inner.add_command(click.Command("leaf", help="Leaf."))
+    group.add_command(inner)
+    assert [name for name, _ in tool.commands(group, "x")] == ["x inner", "x inner leaf"]
