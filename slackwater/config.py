@@ -20,6 +20,7 @@ from slackwater.planning.problem import Problem, Server
 from slackwater.units import utc
 
 _HOUR = timedelta(hours=1)
+_DAY_MINUTES = 24 * 60
 MOST_SLOTS = 100_000
 """Longer horizons are a slip: this is eleven years of hours, and planning looks at every end time."""
 _YEARS = range(1900, 2200)
@@ -166,7 +167,9 @@ class Scenario(_Section):
 
     def _hours(self) -> tuple[datetime, int]:
         """Which hours of intensity the horizon needs: from when, and how many."""
-        step = timedelta(minutes=max(self.slot_minutes, 1))
+        step = timedelta(
+            minutes=min(max(self.slot_minutes, 1), _DAY_MINUTES)
+        )  # others are refused where traces are loaded
         slots = self.rounds + (self.slack or 0)
         if self.deadline is not None:
             slots = (self.deadline - self.start) // step
@@ -209,7 +212,10 @@ def load_scenario(path: Path) -> Scenario:
 def _located(source: str, folder: Path) -> str:
     if source == TYPICAL:
         return source
-    return str(folder / Path(source).expanduser())
+    try:
+        return str(folder / Path(source).expanduser())
+    except RuntimeError:  # ~somebody, whom the system does not know
+        raise ScenarioError(f"source {source!r}: there is no such home folder. Write the path out.") from None
 
 
 def _sentences(path: Path, errors: Iterable[Any], content: Mapping[str, Any]) -> list[str]:

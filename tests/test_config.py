@@ -185,6 +185,8 @@ def test_a_source_is_looked_for_beside_the_file(tmp_path: Path) -> None:
         ("slack = 20", "deadline = 2022-01-01T02:59:00Z", "leaves 2 slots after the start 2022-01-01T00:00Z, fewer than the 3 rounds"),
         ("slack = 20", "deadline = 2021-01-01T00:00:00Z", "leaves 0 slots after the start"),
         ("slack = 20", "slot_minutes = 7", "slot_minutes is 7; a slot is a whole part of an hour"),
+        ("slack = 20", "slot_minutes = 99999999999999999999", "slot_minutes is 99999999999999999999"),
+        ('"typical"', '"~nobody-of-that-name/data"', "there is no such home folder. Write the path out."),
         ("slack = 20", "slot_minutes = 0", "slot_minutes is 0"),
         ("slack = 20", "slot_minutes = -60", "slot_minutes is -60"),
         ("slack = 20", "round_minutes = 61", "at most the slot's 60 minutes, not 61.0. Raise slot_minutes"),

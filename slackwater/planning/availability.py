@@ -37,7 +37,10 @@ def _touched(period: str, start: datetime, slots: int, slot_minutes: int) -> NDA
         ends_of_it = [part.strip() for part in period.split("/")]
         if len(ends_of_it) != 2:
             raise ScenarioError(f"unavailable period {period!r} has more than a start and an end. {_HELP}")
-        first, last = (utc(part, f"unavailable period {period!r}:") for part in ends_of_it)
+        try:
+            first, last = (utc(part, f"unavailable period {period!r}:") for part in ends_of_it)
+        except OverflowError:
+            raise ScenarioError(f"unavailable period {period!r} has a year that no calendar holds. {_HELP}") from None
         if last <= first:
             raise ScenarioError(f"unavailable period {period!r} does not end after it starts. {_HELP}")
         low, high = ((moment - start) / timedelta(minutes=1) for moment in (first, last))

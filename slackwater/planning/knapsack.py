@@ -4,8 +4,8 @@ Every other choice of items is the break solution (the items of best value per w
 flip has a price: what it loses against the fractional bound. A choice better than the best one known can only use flips whose prices sum to
 less than the gap, so few items near the break matter; dynamic programming over them, with dominance, closes the gap (after Pisinger).
 
-Values and weights become integers on a fine grid, so that sums are exact and ties are ties. The low bits of a value count its item: among
-choices of equal value the one with more items wins, then the lighter one.
+Values and weights become integers on a fine grid, so that sums are exact. Every item is worth a little more than its value, more than
+rounding to the grid can amount to: so among choices of equal value the one with more items wins, then the lighter one.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_COUNT_BITS = 8
-_VALUE_BITS = 42
+_VALUE_BITS = 50
 _WEIGHT_BITS = 50
+_SLACK = 2**6
+"""Of the capacity, in units of weight, so that items that fit exactly still do when each is rounded: 6e-14 of it."""
+_BONUS = 2**10
+"""Of each item, in units of value: about 1e-12 of the most valuable item."""
 _LARGEST = 2**61
 """States beyond this could overflow; they are given up, and the bound says so."""
 _PRICE_NOISE = 1e-13
@@ -70,14 +73,14 @@ def solve(
         return Choice(taken=taken, upper_bound=0.0)
     grid = _Grid.of(values[inside], weights[inside], capacity)
     chosen, bound = grid.greedy()
-    break_value = math.fsum(values[inside[grid.order[: grid.taken]]])
-    rounded = 0
+    proved = fractional = fractional_bound(values, weights, capacity)
     if not greedy:
-        chosen, bound, rounded = grid.close(chosen, bound, tolerance * break_value / grid.unit)
+        break_value = math.fsum(values[inside[grid.order[: grid.taken]]])
+        chosen, bound, looked_at = grid.close(chosen, bound, tolerance * break_value / grid.unit)
+        # Only items that were looked at can differ from the break solution; each may have lost half a unit and its bonus.
+        proved = break_value + (bound + (_BONUS + 0.5) * looked_at + 0.5) * grid.unit
     taken[inside[chosen]] = True
-    # Only items that were looked at can differ from the break solution; each was rounded by half a unit at the most.
-    proved = break_value + (bound / 2**_COUNT_BITS + 0.5 * (rounded + 1)) * grid.unit
-    return Choice(taken=taken, upper_bound=min(proved, fractional_bound(values, weights, capacity)))
+    return Choice(taken=taken, upper_bound=min(proved, fractional))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +101,11 @@ class _Grid:
     @classmethod
     def of(cls, values: NDArray[np.float64], weights: NDArray[np.float64], capacity: float) -> _Grid:
         unit = max(float(values.max()), 1e-300) / 2**_VALUE_BITS
-        value = (np.rint(values / unit).astype(np.int64) << _COUNT_BITS) + 1
+        value = np.rint(values / unit).astype(np.int64) + _BONUS
         weight = np.maximum(np.rint(weights * (2.0**_WEIGHT_BITS / capacity)).astype(np.int64), 1)
         order = np.argsort(-(value / weight), kind="stable")
         value, weight = value[order], weight[order]
-        room = 2**_WEIGHT_BITS
+        room = 2**_WEIGHT_BITS + _SLACK
         near = (
             int(np.searchsorted(np.cumsum(weight, dtype=np.float64), 2.0 * room)) + 1
         )  # beyond, integers may overflow
@@ -136,7 +139,7 @@ class _Grid:
         best = int((into * self.value)[flipped].sum())
         best_weight = int((into * self.weight)[flipped].sum())
         if self.taken == len(self.value) or best >= bound:
-            return chosen, bound, int(flipped.sum())
+            return chosen, bound, self.taken
         rate = float(self.value[self.taken]) / float(self.weight[self.taken])
         noise = _PRICE_NOISE * float(self.value.max()) + 1.0
         price = np.maximum(into * (rate * self.weight - self.value), 0.0)
@@ -151,7 +154,7 @@ class _Grid:
             gap = bound - best + noise
             if price[item] > gap:
                 break
-            if work > _MOST_WORK or (len(weight) > _MANY_STATES and bound - best <= tolerance * 2**_COUNT_BITS):
+            if work > _MOST_WORK or (len(weight) > _MANY_STATES and bound - best <= tolerance):
                 proved = False
                 break
             # A state must still pay this flip or a dearer one: as it stands it has been counted already.

@@ -28,6 +28,8 @@ def plan(problem: Problem, *, end: int | None = None, solver: Solver = "exact", 
     slack = problem.horizon - problem.rounds
     if end is not None and (isinstance(end, bool) or not isinstance(end, (int, np.integer)) or not 0 <= end <= slack):
         raise ScenarioError(f"The end time s must be a whole number from 0 to the slack of {slack}, not {end!r}.")
+    if isinstance(time_limit_s, bool) or not isinstance(time_limit_s, (int, float)) or not time_limit_s >= 0:
+        raise ScenarioError(f"time_limit_s must be a number of seconds, not {time_limit_s!r}.")
     began = time.perf_counter()
     ends = range(slack + 1) if end is None else [int(end)]
     if solver == "milp" or (problem.coupled and solver == "exact"):

@@ -57,6 +57,7 @@ def feasible_stages(problem: Problem, ends: Sequence[int]) -> list[Stage]:
             refused.append(stage)
         elif stage.room_kg >= 0:
             stages.append(stage)
+            stage.forget()
         elif cheapest is None or stage.fixed_kg < cheapest.fixed_kg:
             cheapest = stage
     if not stages:
@@ -77,7 +78,7 @@ def search(
     if problem.utility.kind == "max-min":
         stages, level = _at_best_level(stages)
     stages = [stage.with_everyone() for stage in stages]
-    bounds = [selection.bound(stage) for stage in stages] if len(stages) > 1 else [math.inf]
+    bounds = [_bound(stage) for stage in stages] if len(stages) > 1 else [math.inf]
     best: _Candidate | None = None
     proved = -math.inf
     for i in np.argsort(-np.array(bounds), kind="stable"):
@@ -95,14 +96,22 @@ def search(
     )
 
 
+def _bound(stage: Stage) -> float:
+    value = selection.bound(stage)
+    stage.forget()
+    return value
+
+
 def _at_best_level(stages: list[Stage]) -> tuple[list[Stage], float]:
     """The end times with the highest level that the budget allows, everybody raised to it; and the level."""
     level, best = -math.inf, list[Stage]()
     for stage in stages:
         noise = stage.groups.noise
         if level >= 0 and stage.at_level(level) is None:
+            stage.forget()
             continue  # one look is enough for most end times
         raised = stage.at_best_level()
+        stage.forget()
         if raised.least_utility > level + noise:
             level, best = raised.least_utility, []
         best.append(raised)
@@ -158,10 +167,11 @@ def _better(new: _Candidate, old: _Candidate) -> bool:
 
 def _infeasible(problem: Problem, cheapest: Stage | None, refused: list[str]) -> InfeasibleError:
     if cheapest is None:
+        last = refused[-1]  # the latest end leaves most room
+        more = f", and so for all {len(refused)} end times" if len(refused) > 1 else ""
+        way_out = "or set window = 'available'" if "in the window" in last else "or ask for fewer slots"
         return InfeasibleError(
-            f"No end time works, whatever the budget: {refused[0]}"
-            + (f", and so on for {len(refused)} end times." if len(refused) > 1 else ".")
-            + " Give the client other hours or fewer slots, add slack, or set window = 'available'."
+            f"No end time works, whatever the budget: {last}{more}. Give the client other hours, add slack, {way_out}."
         )
     need = cheapest.fixed_kg
     parts = [

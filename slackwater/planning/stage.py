@@ -18,6 +18,7 @@ from slackwater.planning.utility import NOISE, Utility, utilities
 
 BUDGET_ROUNDING = 1e-12
 """Relative: sums of the same costs in another order differ by this much, and a budget is often such a sum."""
+_LARGE = ("order", "intensity", "summed")
 
 
 class Groups:
@@ -52,10 +53,6 @@ class Stage:
     end: int
     before: int
     """Slots before the window."""
-    order: NDArray[np.intp]
-    """[kind, i], slot."""
-    intensity: NDArray[np.float64]
-    """[kind, i], kg/kWh, cheapest first; infinite where not available."""
     window_slots: int
     """Client-slots in the window."""
     window_kg: float
@@ -80,7 +77,6 @@ class Stage:
             missing = (~there).any(axis=1)[groups.kind[groups.of_client]]  # type: ignore[index]
             return f"s={end}: client {problem.fleet.names[int(np.argmax(missing))]!r} is not available in the window"
         window_ci = np.where(there, groups.intensity[:, before:stop], 0.0).sum(axis=1)
-        order = groups.order[groups.order < before].reshape(len(groups.order), before)
         usable = groups.available[:, :before].sum(axis=1)[groups.kind]
         high = np.minimum(groups.max_slots, usable).astype(np.intp)
         low = groups.min_slots.astype(np.intp)
@@ -95,8 +91,6 @@ class Stage:
             groups=groups,
             end=end,
             before=before,
-            order=order,
-            intensity=np.take_along_axis(groups.price, order, axis=1),
             window_slots=int(groups.size @ there.sum(axis=1)[groups.kind]),
             window_kg=float(groups.size @ (groups.energy * window_ci[groups.kind]))
             + (float(server[before:stop][there.any(axis=0)].sum()) if server is not None else 0.0),
@@ -105,6 +99,17 @@ class Stage:
             low=low,
             high=high,
         )
+
+    @cached_property
+    def order(self) -> NDArray[np.intp]:
+        """[kind, i], slot."""
+        order = self.groups.order
+        return order[order < self.before].reshape(len(order), self.before)
+
+    @cached_property
+    def intensity(self) -> NDArray[np.float64]:
+        """[kind, i], kg/kWh, cheapest first; infinite where not available."""
+        return np.take_along_axis(self.groups.price, self.order, axis=1)
 
     @cached_property
     def summed(self) -> NDArray[np.float64]:
@@ -138,7 +143,14 @@ class Stage:
 
     def raised(self, low: NDArray[np.intp]) -> Stage:
         """The same with at least these counts."""
-        return replace(self, low=np.maximum(self.low, low))
+        stage = replace(self, low=np.maximum(self.low, low))
+        stage.__dict__.update({name: self.__dict__[name] for name in _LARGE if name in self.__dict__})
+        return stage
+
+    def forget(self) -> None:
+        """Give up what can be computed again: a long slack has many stages."""
+        for name in _LARGE:
+            self.__dict__.pop(name, None)
 
     def with_free_slots(self) -> Stage:
         """The same with every slot that costs nothing taken."""

@@ -111,6 +111,10 @@ def plan_from_dict(data: Any, source: str) -> Plan:
     """The plan that `plan_to_dict` described; `source` is what errors call it."""
     if not isinstance(data, dict) or "format" not in data:
         raise SlackwaterError(f"{source} is not a plan made by Slackwater: it has no format number.")
+    if not isinstance(data["format"], int):
+        raise SlackwaterError(
+            f"{source} is damaged: its format is {data['format']!r}, not a number. Plan again to replace it."
+        )
     if data["format"] > FORMAT:
         raise SlackwaterError(
             f"{source} was made by Slackwater {data.get('version')}, a newer version than this one ({__version__}). "
@@ -209,10 +213,13 @@ def _plan(data: dict[str, Any]) -> Plan:
         available=np.unpackbits(_unarray(free).astype(np.uint8), axis=1, count=horizon) if free else None,
     )
     matrix = data["matrix"]
+    packed = _unarray(matrix) if isinstance(matrix, dict) else np.packbits(_rows(matrix, horizon), axis=1)
+    if packed.shape != (len(fleet), (horizon + 7) // 8) or not 0 <= data["end"] <= settings["slack"]:
+        raise ValueError(f"a matrix of {packed.shape} bytes and s = {data['end']} do not fit the problem")
     return Plan(
         problem=problem,
         end=data["end"],
-        packed=_unarray(matrix) if isinstance(matrix, dict) else np.packbits(np.array(matrix, dtype=bool), axis=1),
+        packed=packed,
         objective=data["objective"],
         upper_bound=data["upper_bound"],
         gap=data["gap"],
@@ -220,6 +227,13 @@ def _plan(data: dict[str, Any]) -> Plan:
         solver=data["solver"],
         level=data["level"],
     )
+
+
+def _rows(matrix: list[list[int]], horizon: int) -> NDArray[np.bool_]:
+    rows = np.array(matrix, dtype=bool)
+    if rows.ndim != 2 or rows.shape[1] != horizon:
+        raise ValueError(f"a matrix of shape {rows.shape} for {horizon} slots")
+    return rows
 
 
 def _array(values: NDArray[Any]) -> Any:

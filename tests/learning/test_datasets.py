@@ -293,6 +293,8 @@ def unsized_and_short(handler: http.server.BaseHTTPRequestHandler) -> None:
         (silent, r"nothing came for 0\.2 s"),
         (to_http, "http://example.invalid/file.gz is not an https:// address"),
     ],
+    # Compressed bytes carry the time, and parallel test processes must agree on names.
+    ids=["truncated", "unsized", "another file", "html", "404", "503", "silent", "to http"],
 )
 def test_what_fails_is_told_and_leaves_nothing(mirror, cache, answer, reason):
     mirror.answers[f"/{FIRST}.gz"] = answer

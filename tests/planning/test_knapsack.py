@@ -20,7 +20,7 @@ _ITEMS = st.lists(st.tuples(_NUMBERS | st.just(0.0), _NUMBERS), min_size=1, max_
 def test_equals_every_subset(items: list[tuple[float, float]], capacity: float) -> None:
     values, weights = (np.array(column) for column in zip(*items, strict=True))
     subsets = np.array(list(itertools.product([0, 1], repeat=len(items))))
-    feasible = subsets[subsets @ weights <= capacity]
+    feasible = subsets[subsets @ weights <= capacity * (1 + 1e-13)]  # sums of the same numbers differ by rounding
     totals = feasible @ values
     best = totals.max()
     choice = knapsack.solve(values, weights, capacity)

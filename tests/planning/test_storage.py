@@ -122,6 +122,17 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path) -> None:
         sw.Plan.load(path)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("end", 99), ("end", "x"), ("matrix", [[1, 0]]), ("matrix", [[1, 0], [1]]), ("format", "1"), ("format", None)],
+)
+def test_a_file_that_was_tampered_with_is_refused(tmp_path: Path, key: str, value: object) -> None:
+    plan = sw.plan(sw.Problem.from_costs(np.array([[0.1, 0.2, 0.3]]), rounds=1, slack=2, fine_tune=1, budget_kg=0.35))
+    (tmp_path / "plan.json").write_text(json.dumps(plan.to_dict() | {key: value}))
+    with pytest.raises(sw.SlackwaterError, match="damaged"):
+        sw.Plan.load(tmp_path / "plan.json")
+
+
 def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
     plan = sw.plan(sw.Problem.from_costs(np.array([[0.1, 0.2]]), rounds=1, slack=1, budget_kg=0.35))
     (tmp_path / "plan.json").mkdir()
