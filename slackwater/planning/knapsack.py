@@ -28,7 +28,7 @@ _PRICE_NOISE = 1e-13
 """Prices are computed in floating point: this much of a value is never pruned away."""
 _MANY_STATES = 4096
 """From here on a gap within the tolerance is good enough."""
-_MOST_WORK = 20_000_000
+MOST_WORK = 20_000_000
 """States looked at in all before the search gives up and reports its bound."""
 
 
@@ -61,11 +61,13 @@ def solve(
     capacity: float,
     *,
     tolerance: float = 1e-10,
+    most_work: int | None = None,
     greedy: bool = False,
 ) -> Choice:
     """Best choice of items under the capacity. Values not negative, weights above 0.
 
-    `tolerance` is the gap, relative to the bound, at which a search that has grown large may stop. `greedy` skips the search.
+    `tolerance` is the gap, relative to the bound, at which a search that has grown large may stop; `most_work` is how many
+    states it may look at in all. `greedy` skips the search.
     """
     taken = np.zeros(len(values), dtype=bool)
     inside = np.flatnonzero(weights <= capacity)
@@ -76,7 +78,9 @@ def solve(
     proved = fractional = fractional_bound(values, weights, capacity)
     if not greedy:
         break_value = math.fsum(values[inside[grid.order[: grid.taken]]])
-        chosen, bound, looked_at = grid.close(chosen, bound, tolerance * break_value / grid.unit)
+        chosen, bound, looked_at = grid.close(
+            chosen, bound, tolerance * break_value / grid.unit, MOST_WORK if most_work is None else most_work
+        )
         # Only items that were looked at can differ from the break solution; each may have lost half a unit and its bonus.
         proved = break_value + (bound + (_BONUS + 0.5) * looked_at + 0.5) * grid.unit
     taken[inside[chosen]] = True
@@ -130,7 +134,9 @@ class _Grid:
             chosen = [self.taken]
         return self.order[chosen], bound
 
-    def close(self, chosen: NDArray[np.intp], bound: int, tolerance: float) -> tuple[NDArray[np.intp], int, int]:
+    def close(
+        self, chosen: NDArray[np.intp], bound: int, tolerance: float, most_work: int
+    ) -> tuple[NDArray[np.intp], int, int]:
         """The best choice, from a good one and the bound; the bound as proved; and how many items were looked at."""
         into = np.where(np.arange(len(self.value)) < self.taken, -1, 1)  # a flip puts an item in, or takes it out
         flipped = np.zeros(len(self.value), dtype=bool)
@@ -154,7 +160,7 @@ class _Grid:
             gap = bound - best + noise
             if price[item] > gap:
                 break
-            if work > _MOST_WORK or (len(weight) > _MANY_STATES and bound - best <= tolerance):
+            if work > most_work or (len(weight) > _MANY_STATES and bound - best <= tolerance):
                 proved = False
                 break
             # A state must still pay this flip or a dearer one: as it stands it has been counted already.

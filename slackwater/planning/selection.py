@@ -14,6 +14,8 @@ from slackwater.planning.utility import utilities
 
 _MOST_ITEMS = 400_000
 """More undecided items than this are first narrowed down to those near the break of the fractional solution."""
+_WORK_NEAR_BREAK = 1_000_000
+"""Among so many items the greedy is within 1e-6 of the bound already; a short search improves on that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,8 +41,12 @@ def select(stage: Stage, *, greedy: bool = False) -> Selection:
         choice = _cheapest(items, room)
     else:
         # Among many items only those near the break are listed: closing their gap improves the choice, the bound is that of all.
-        choice = knapsack.solve(items.value, items.weight, room, greedy=greedy, tolerance=1e-10 if whole else 1e-8)
-        if not whole:
+        if whole:
+            choice = knapsack.solve(items.value, items.weight, room, greedy=greedy)
+        else:
+            choice = knapsack.solve(
+                items.value, items.weight, room, greedy=greedy, tolerance=1e-8, most_work=_WORK_NEAR_BREAK
+            )
             choice = replace(choice, upper_bound=knapsack.fractional_bound(items.value, items.weight, room))
     bound = choice.upper_bound
     return Selection(counts=items.counts(choice.taken), upper_bound=stage.value(low) + bound)

@@ -55,12 +55,10 @@ def test_large_and_correlated_is_closed_to_the_tolerance() -> None:
     assert (choice.upper_bound - total) / choice.upper_bound <= 1e-9
 
 
-def test_giving_up_is_said_in_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_giving_up_is_said_in_the_bound() -> None:
     rng = np.random.default_rng(1)
     weights = rng.uniform(0.5, 1.0, 22)
-    monkeypatch.setattr(knapsack, "_MOST_WORK", 10)
-    short = knapsack.solve(weights + 0.3, weights, 8.0)
-    monkeypatch.undo()
+    short = knapsack.solve(weights + 0.3, weights, 8.0, most_work=10)
     full = knapsack.solve(weights + 0.3, weights, 8.0)
     assert short.upper_bound >= full.upper_bound
     assert (weights + 0.3)[short.taken].sum() <= full.upper_bound + 1e-9
