@@ -2,52 +2,70 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+import numpy as np
 
 from slackwater import learning
-from slackwater.cli.options import chart_option, console, data_option, fill_option, json_option, print_json, say
+from slackwater.cli.options import chart_option, console, data_option, fill_option, filled, json_option, print_json, say
 from slackwater.cli.planning import read_problem, scenario_argument
-from slackwater.errors import InfeasibleError, MissingExtraError
+from slackwater.cli.progress import Bar
+from slackwater.errors import InfeasibleError
+from slackwater.learning.fetch import progress_on_stderr
+from slackwater.ledger.run import FILE, Run
+from slackwater.planning.baseline import SOLVER as NO_SLACK
+from slackwater.planning.baseline import no_slack_plan
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
+from slackwater.planning.storage import plan_from_dict
 from slackwater.report import training as views
 from slackwater.report.canvas import save
-from slackwater.units import iso
 
 if TYPE_CHECKING:
-    from slackwater.learning.result import Progress as Step
     from slackwater.learning.result import Result
+    from slackwater.learning.task import Task
 
 F = TypeVar("F", bound=Callable[..., Any])
 BASELINE = "baseline"
+"""Folder in a run's folder, there from the beginning if a baseline is to be trained: resume knows by it."""
+_TITLE = "no slack"
+_EVALUATIONS = 12
+"""In a run, unless told: enough for a curve, and little beside the training."""
 
-_OPTIONS = (
+_OF_DATA = (
+    click.option(
+        "--task-data",
+        metavar="FOLDER",
+        callback=filled,
+        help="Where the data set's files are; else the cache, else they are fetched.",
+    ),
+    click.option("--partition", callback=filled, help="dirichlet (unless told), iid, shards or quantity."),
+    click.option("--beta", type=float, help="Of the partition: smaller is more uneven; 0.5 unless told."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Of partition, model and batches."),
+)
+_OF_TRAINING = (
     click.option(
         "--task",
         default="digits",
         show_default=True,
+        callback=filled,
         help="digits, mnist, fashion_mnist, cifar10, or a registered one.",
     ),
-    click.option(
-        "--task-data", metavar="FOLDER", help="Where the data set's files are; else the cache, else they are fetched."
-    ),
+    *_OF_DATA,
     click.option("--model", metavar="NAME", help="Model variant of the task, like paper, paper-large or mlp."),
-    click.option("--partition", default="dirichlet", show_default=True, help="dirichlet, iid, shards or quantity."),
-    click.option(
-        "--beta", type=float, default=0.5, show_default=True, help="Dirichlet concentration: smaller is more skewed."
-    ),
-    click.option(
-        "--devices", type=int, default=0, metavar="N", help="Cross-device: devices in the region of each client."
-    ),
+    click.option("--devices", type=int, metavar="N", help="Cross-device: devices in the region of each client."),
     click.option(
         "--devices-per-slot", type=int, metavar="N", help="Cross-device: devices that train in a scheduled slot."
+    ),
+    click.option(
+        "--device-kwh",
+        type=float,
+        metavar="KWH",
+        help="Cross-device: energy of one device in a slot; then it is checked that the plan pays for all that train.",
     ),
     click.option(
         "--local-steps", type=int, default=30, show_default=True, help="Local SGD steps a round (the paper's tau)."
@@ -56,14 +74,11 @@ _OPTIONS = (
     click.option("--batch-size", type=int, default=128, show_default=True, help="Samples a step."),
     click.option("--lr", type=float, default=0.1, show_default=True, help="Local learning rate."),
     click.option("--weight-decay", type=float, default=5e-4, show_default=True, help="Of the local SGD."),
-    click.option("--seed", type=int, default=0, show_default=True, help="Of partition, model and batches."),
     click.option(
         "--eval-every",
         type=int,
-        default=10,
-        show_default=True,
         metavar="ROUNDS",
-        help="Rounds between evaluations; 0: end only.",
+        help=f"Rounds between evaluations, 0: only at the end; without it about {_EVALUATIONS} are made in a run.",
     ),
     click.option("--server", default="plain", show_default=True, help="Server optimiser: plain, momentum or adam."),
     click.option("--server-lr", type=float, metavar="RATE", help="Of the server optimiser."),
@@ -76,13 +91,36 @@ _OPTIONS = (
     click.option("--device", default="cpu", show_default=True, help="Where to train, like cpu or cuda."),
     click.option("--threads", type=int, metavar="N", help="Processor threads in all."),
     click.option("--tensorboard", is_flag=True, help="Write TensorBoard event files into the run folder too."),
+    click.option(
+        "--out",
+        type=click.Path(file_okay=False),
+        metavar="DIR",
+        callback=lambda *given: filled(*given) and Path(given[-1]),
+        help="Run folder; it can be resumed.",
+    ),
 )
-_OF_TASK = ("task", "task_data", "model", "partition", "beta", "devices")
+_TASK_CALLS = {
+    "task_data": "data",
+    "model": "model",
+    "partition": "partition",
+    "beta": "beta",
+    "devices": "devices_per_client",
+}
+"""What a task calls options of the command line."""
+
+
+def data_options(command: F) -> F:
+    """How a task's data is found and split."""
+    return _with(_OF_DATA, command)
 
 
 def training_options(command: F) -> F:
     """What train and baseline share."""
-    for option in reversed(_OPTIONS):
+    return _with(_OF_TRAINING, command)
+
+
+def _with(options: tuple[Callable[[F], F], ...], command: F) -> F:
+    for option in reversed(options):
         command = option(command)
     return command
 
@@ -93,32 +131,30 @@ def training_options(command: F) -> F:
     "--aggregator",
     default="memory",
     show_default=True,
+    callback=filled,
     help="How updates are combined before the window, like ufedavg.",
-)
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Run folder; it can be resumed."
 )
 @click.option("--no-baseline", is_flag=True, help="Do not train the no-slack baseline at the same budget beside it.")
 @training_options
 @chart_option("accuracy against kg")
 @json_option
 def train(
-    plan: Path, aggregator: str, out: Path | None, no_baseline: bool, chart: Path | None, as_json: bool, **options: Any
+    plan: Path, aggregator: str, no_baseline: bool, out: Path | None, chart: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Train by a PLAN (plan.json), every gram charged, and compare with training without slack."""
     schedule = Plan.load(plan)
-    task, settings = _task(schedule.problem, options), _settings(options)
-    with _Bar(schedule.problem.budget_kg, "train") as bar:
-        result = learning.train(schedule, task, aggregator=aggregator, out=out, progress=bar, **settings)
-    other = None if no_baseline else _baseline(schedule.problem, task, settings, out)
-    _show({aggregator: result} | ({"no slack": other} if other else {}), chart, as_json)
+    task = make_task(options.pop("task"), len(schedule.problem.fleet), options)
+    settings = {key: value for key, value in options.items() if key not in _TASK_CALLS}
+    own = settings | {"eval_every": _every(schedule, settings["eval_every"])}
+    with _place_for_baseline(None if no_baseline else out), Bar("train") as bar:
+        results = {aggregator: learning.train(schedule, task, aggregator=aggregator, out=out, progress=bar, **own)}
+    with _shown(results, schedule.problem, chart, as_json):
+        if not no_baseline:
+            results |= _beside(schedule.problem, task, settings, out)
 
 
 @click.command()
 @scenario_argument
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Run folder; it can be resumed."
-)
 @training_options
 @chart_option("accuracy against kg")
 @data_option
@@ -135,106 +171,105 @@ def baseline(
 ) -> None:
     """Train a SCENARIO without slack: everyone, every round, until the budget is spent (FedAvg)."""
     problem = read_problem(scenario, data, fill_hours)
-    task, settings = _task(problem, options), _settings(options)
-    with _Bar(problem.budget_kg, "no slack") as bar:
-        result = learning.baseline(problem, task, out=out, progress=bar, **settings)
-    _show({"no slack": result}, chart, as_json)
+    task = make_task(options.pop("task"), len(problem.fleet), options)
+    settings = {key: value for key, value in options.items() if key not in _TASK_CALLS}
+    results = {_TITLE: _without_slack(problem, task, settings, out)}
+    with _shown(results, problem, chart, as_json):
+        pass
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("run", type=click.Path(path_type=Path))
 @chart_option("accuracy against kg")
 @json_option
 def resume(run: Path, chart: Path | None, as_json: bool) -> None:
     """Go on with a RUN that was stopped or killed; one that is done shows its result again."""
-    with _Bar(None, "train") as bar:
-        result = learning.resume(run, progress=bar)
-    results = {"resumed": result}
-    if (run / BASELINE / "run.db").exists():
-        with _Bar(None, "no slack") as bar:
-            results["no slack"] = learning.resume(run / BASELINE, progress=bar)
-    _show(results, chart, as_json)
+    run = run.parent if run.name == FILE else run
+    if run.name == BASELINE and (run.parent / FILE).is_file():
+        run = run.parent  # what train began together is shown together
+    with Run.open(run, read_only=True) as begun:
+        plan = plan_from_dict(begun.plan, f"The plan of the run in {run}")
+        settings, status = begun.settings, begun.status
+    if status == "done":
+        say(f"the run in {run} is done; its result:")
+    title = _TITLE if plan.solver == NO_SLACK else str(settings["aggregator"])
+    with Bar(title if title == _TITLE else "train") as bar:
+        results = {title: learning.resume(run, progress=bar)}
+    with _shown(results, plan.problem, chart, as_json):
+        if (run / BASELINE / FILE).is_file():
+            with Bar(_TITLE) as bar:
+                results[_TITLE] = learning.resume(run / BASELINE, progress=bar)
+        elif (run / BASELINE).is_dir():  # the run was stopped before its baseline began
+            from slackwater.learning.fitting import rebuilt
+
+            automatic = settings["eval_every"] == _every(plan, None)
+            same = {key: value for key, value in settings.items() if key != "aggregator"}
+            results |= _beside(plan.problem, rebuilt(begun), same | ({"eval_every": None} if automatic else {}), run)
 
 
 COMMANDS = (train, resume, baseline)
 
 
-def _task(problem: Problem, options: dict[str, Any]) -> Any:
+def make_task(name: str, clients: int, options: Mapping[str, Any]) -> Task:
+    """The task that the command line asks for; what it does not say is left to the task."""
+    takes = learning.tasks.option_names(name)
+    offered = {"seed": options["seed"], "progress": progress_on_stderr}
+    asked = {call: options[key] for key, call in _TASK_CALLS.items() if options.get(key) is not None}
+    return learning.tasks.make(
+        name, clients=clients, **{key: value for key, value in offered.items() if key in takes}, **asked
+    )
+
+
+def _every(plan: Plan, asked: int | None) -> int:
+    """Rounds between evaluations."""
+    rounds = int(np.count_nonzero(plan.matrix.any(axis=0)))
+    return max(1, round(rounds / _EVALUATIONS)) if asked is None else asked
+
+
+def _without_slack(problem: Problem, task: Task, settings: dict[str, Any], out: Path | None) -> Result:
+    every = _every(no_slack_plan(problem), settings["eval_every"])
+    with Bar(_TITLE) as bar:
+        return learning.baseline(problem, task, out=out, progress=bar, **settings | {"eval_every": every})
+
+
+def _beside(problem: Problem, task: Task, settings: dict[str, Any], out: Path | None) -> dict[str, Result]:
+    """The no-slack run beside a run, kept in its folder; none, and said why, where there cannot be one."""
     try:
-        from slackwater.learning import tasks
-    except ModuleNotFoundError as error:
-        if error.name == "torch":
-            raise MissingExtraError("PyTorch", "torch") from None
-        raise
-    wanted = {
-        "clients": len(problem.fleet),
-        "seed": options["seed"],
-        "partition": options["partition"],
-        "beta": options["beta"],
-        "devices_per_client": options["devices"],
-    }
-    optional = {"model": options["model"], "data": options["task_data"]}
-    return tasks.make(options["task"], **wanted, **{key: value for key, value in optional.items() if value is not None})
-
-
-def _settings(options: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in options.items() if key not in _OF_TASK}
-
-
-def _baseline(problem: Problem, task: Any, settings: dict[str, Any], out: Path | None) -> Result | None:
-    """The no-slack run beside a run, kept in its folder; None, and said, where the budget does not pay a single round."""
-    try:
-        with _Bar(problem.budget_kg, "no slack") as bar:
-            return learning.baseline(problem, task, out=out and out / BASELINE, progress=bar, **settings)
-    except InfeasibleError as error:
+        return {_TITLE: _without_slack(problem, task, settings, out and out / BASELINE)}
+    except (InfeasibleError, learning.TrainingDiverged) as error:
         say(f"no baseline to compare with: {error}")
-        return None
+        return {}
 
 
-def _show(results: dict[str, Result], chart: Path | None, as_json: bool) -> None:
-    if chart is not None:
-        save(views.accuracy_chart(results), chart)
-        say(f"drew {chart}")
-    if as_json:
-        print_json({name: views.to_dict(result) for name, result in results.items()})
-    else:
-        console().print(views.summary(results))
+@contextmanager
+def _place_for_baseline(out: Path | None) -> Iterator[None]:
+    """The baseline's empty folder; gone again if the run is refused."""
+    if out is None or (out / FILE).exists():
+        yield
+        return
+    place = out / BASELINE
+    with suppress(OSError):  # what is wrong with the folder is said when the run is made in it
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        if not (out / FILE).exists():
+            with suppress(OSError):
+                place.rmdir()
+                out.rmdir()
 
 
-class _Bar:
-    """Live progress on stderr: a bar on a terminal, a line at each evaluation elsewhere."""
-
-    def __init__(self, budget_kg: float | None, title: str) -> None:
-        self.budget_kg, self.title = budget_kg, title
-        self.bar: Progress | None = None
-        self.task: Any = None
-
-    def __enter__(self) -> _Bar:
-        if sys.stderr.isatty():
-            self.bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=20),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[state]}", markup=False),
-                console=Console(stderr=True),
-            )
-            self.bar.start()
-            self.task = self.bar.add_task(self.title, total=None, state="")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-
-    def __call__(self, step: Step) -> None:
-        done = step.done
-        who = ", ".join(done.participants[:4]) + (
-            f" +{len(done.participants) - 4}" if len(done.participants) > 4 else ""
-        )
-        accuracy = "" if done.accuracy is None else f"  accuracy {done.accuracy:.2%}"
-        state = f"{iso(done.slot_start)}  {done.spent_kg:.3f} of {step.budget_kg:.3g} kg  loss {done.loss:.3f}{accuracy}  {who}"
-        if self.bar is not None:
-            self.bar.update(self.task, completed=done.number + 1, total=step.rounds, state=state)
-        elif done.accuracy is not None:
-            say(f"{self.title}: round {done.number + 1} of {step.rounds}  {state}")
+@contextmanager
+def _shown(results: dict[str, Result], problem: Problem, chart: Path | None, as_json: bool) -> Iterator[None]:
+    """Show the results when the rest is done; if that is stopped, what there is."""
+    try:
+        yield
+    finally:
+        synthetic = problem.traces.synthetic
+        if chart is not None:
+            save(views.accuracy_chart(results, synthetic=synthetic), chart)
+            say(f"drew {chart}")
+        if as_json:
+            print_json({name: views.to_dict(result) for name, result in results.items()})
+        else:
+            console().print(views.summary(results, synthetic=synthetic))

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from slackwater._version import __version__
-from slackwater.cli import learning, planning
+from slackwater.cli import learning, partition, planning
 from slackwater.errors import SlackwaterError
 
 _DEBUG = "SLACKWATER_DEBUG"
@@ -67,7 +67,8 @@ class _Stderr(logging.Handler):
     """Log lines on whatever stderr is at the time, in the form of our errors."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"{record.levelname.lower()}: {record.getMessage()}", err=True)
+        # Not by click, which would write past a progress bar, into its line.
+        sys.stderr.write(f"{record.levelname.lower()}: {record.getMessage()}\n")
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -81,7 +82,7 @@ def cli(verbose: bool) -> None:
         logger.addHandler(_Stderr())
 
 
-for command in (*planning.COMMANDS, *learning.COMMANDS):
+for command in (*planning.COMMANDS, *learning.COMMANDS, *partition.COMMANDS):
     cli.add_command(command)
 
 

@@ -50,7 +50,7 @@ class Training:
 
         maker = ModelMaker(task, seed=settings.seed, device=self.device)
         self.workers = Workers(task, maker, settings.work, threads=settings.threads, device=self.device)
-        torch.set_num_threads(self.workers.threads)  # for evaluation too, or a loss could differ in its last bits
+        torch.set_num_threads(1)  # as after every round, or a norm could differ in its last bits
         self.workspace = maker()
         self.theta: Tensor = self.workspace.vector.clone()
         self.buffers = self.workspace.copy_buffers()
@@ -120,7 +120,8 @@ class Training:
         name: Which = "last" if self.average is None else "averaged"
         score = last if final is self.theta else self._score(final)
         self.workspace.load(final, self.buffers)
-        own, losses = evaluate_clients(self.workspace, self.task), client_losses(self.workspace, self.task)
+        with self.workers.all_threads():
+            own, losses = evaluate_clients(self.workspace, self.task), client_losses(self.workspace, self.task)
         records = [_record(last_slot, name, "", score, data="test")]
         records += [_record(last_slot, name, *each, data="test") for each in zip(self.names, own.clients, strict=False)]
         records += [_record(last_slot, name, *each, data="train") for each in zip(self.names, losses, strict=True)]
@@ -185,7 +186,8 @@ class Training:
 
     def _score(self, theta: Tensor) -> Score:
         self.workspace.load(theta, self.buffers)
-        return evaluate(self.workspace, self.task.test, self.task)
+        with self.workers.all_threads():
+            return evaluate(self.workspace, self.task.test, self.task)
 
     def _last_score(self) -> Score:
         done = self.history[-1] if self.history else None

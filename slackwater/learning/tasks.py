@@ -113,7 +113,9 @@ def fashion_mnist(
 ) -> Task:
     """Clothes in the format of MNIST, with the same models."""
     images = datasets.load("fashion_mnist", data, progress=progress)
-    return _task("fashion_mnist", images, FASHION_MNIST, clients, partition, beta, seed, model, devices_per_client, data)
+    return _task(
+        "fashion_mnist", images, FASHION_MNIST, clients, partition, beta, seed, model, devices_per_client, data
+    )
 
 
 def cifar10(
@@ -233,7 +235,7 @@ def _task(
         "seed": seed,
         "model": model,
         "devices_per_client": devices_per_client,
-        "data": None if data is None else str(Path(data).expanduser().absolute()),  # a run may be resumed from elsewhere
+        "data": _absolute(data),
         "scale": {"top": scale.top, "mean": list(scale.mean), "deviation": list(scale.deviation)},
         "samples": [len(part) for part in parts],
         "label_counts": label_counts(parts, images.train_y).tolist(),
@@ -249,6 +251,11 @@ def _task(
         else (),
         record=record,
     )
+
+
+def _absolute(data: str | Path | None) -> str | None:
+    """For the record: a run may be resumed from another folder than the one it was begun in."""
+    return None if data is None else str(Path(data).expanduser().absolute())
 
 
 def _shuffled(parts: Partition, seed: int) -> Partition:

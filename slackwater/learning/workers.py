@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -83,8 +84,17 @@ class Workers:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="client")
             done.extend(self._pool.map(run, wave))
-        torch.set_num_threads(self.threads)
+        torch.set_num_threads(1)  # what follows is short: on busy cores its threads wait for each other 20 ms at a time
         return done
+
+    @contextmanager
+    def all_threads(self) -> Iterator[None]:
+        """For work in the caller's thread that is as long as a step: evaluation."""
+        torch.set_num_threads(self.threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(1)
 
     def close(self) -> None:
         """End the threads."""

@@ -18,52 +18,65 @@ if TYPE_CHECKING:
 
     from slackwater.learning.result import Result
 
+_LONGEST_NAME = 20
 
-def summary(results: Mapping[str, Result]) -> RenderableType:
-    """Runs side by side, best first, and what a reader must know about them."""
+
+def summary(results: Mapping[str, Result], *, synthetic: bool = False) -> RenderableType:
+    """Runs side by side, the most accurate first, and what a reader must know about them."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run")
-    for name in ("accuracy", "worst client", "loss F", "kg", "of budget", "rounds", "client-rounds", "seconds"):
-        table.add_column(name, justify="right")
+    for name in ("accuracy", "worst client", "loss F", "kg", "of budget", "rounds", "updates", "seconds"):
+        table.add_column(name, justify="right", min_width=12 if name == "worst client" else None)
     for name, result in sorted(results.items(), key=lambda item: -item[1].accuracy):
-        worst = result.worst_client_accuracy
         table.add_row(
-            Text(name),
+            Text(style.shortened(name, _LONGEST_NAME)),
             f"{result.accuracy:.2%}",
-            "-" if worst is None else f"{worst:.2%}",
+            Text(_worst(result)),
             f"{result.loss:.4f}",
             f"{result.emissions_kg:.4f}",
             f"{result.emissions_kg / result.budget_kg:.1%}",
-            str(len(result.history)),
-            str(sum(len(record.participants) for record in result.history)),
+            f"{len(result.history):,}",
+            f"{sum(len(record.participants) for record in result.history):,}",
             f"{result.seconds:.1f}",
         )
-    notes = [Text(f"{name}: {note}", style="yellow") for name, result in results.items() for note in result.notes]
-    folders = [Text(f"{name}: {result.folder}", style="dim") for name, result in results.items() if result.folder]
-    return Group(table, *notes, *folders)
+    legend = (
+        "accuracy: on the global test set; worst client: on its own distribution; loss F: mean over the clients' "
+        "training losses; updates: client-rounds."
+    )
+    lines = [Text(legend, style="dim")]
+    if synthetic:
+        lines.append(Text(f"{style.SYNTHETIC}: typical profiles, not measured", style="bold yellow"))
+    lines += [Text(note, style="yellow") for note in _notes(results)]
+    lines += [Text(f"{name}: {result.folder}", style="dim") for name, result in results.items() if result.folder]
+    return Group(table, *lines)
 
 
-def accuracy_chart(results: Mapping[str, Result]) -> Figure:
+def accuracy_chart(results: Mapping[str, Result], *, synthetic: bool = False) -> Figure:
     """Test accuracy against kg spent, one line a run."""
     figure = new_figure(1.4 * style.COLUMN_IN, 3.0)
     axes = figure.subplots()
-    for (name, result), colour in zip(results.items(), style.SERIES, strict=False):
-        points = [(record.spent_kg, 100 * record.accuracy) for record in result.history if record.accuracy is not None]
-        axes.plot(*zip(*points, strict=True), marker="o", markersize=3, color=colour, label=style.shortened(name, 24))
-        axes.annotate(
-            f"{result.accuracy:.1%}",
-            points[-1],
-            textcoords="offset points",
-            xytext=(4, -10),
-            color=colour,
-            fontsize=style.FONT_PT,
+    for number, (name, result) in enumerate(results.items()):
+        points = [(record.spent_kg, record.accuracy) for record in result.history if record.accuracy is not None]
+        axes.plot(
+            [kg for kg, _ in points],
+            [100 * accuracy for _, accuracy in points],
+            marker=style.MARKERS[number % len(style.MARKERS)],
+            markersize=3.5,
+            linewidth=1.2,
+            color=style.SERIES[number % len(style.SERIES)],
+            label=f"{style.shortened(name, _LONGEST_NAME)}: {result.accuracy:.1%}".replace("$", r"\$"),
         )
-    axes.axvline(max(result.budget_kg for result in results.values()), color=style.MUTED, linestyle=":", label="budget")
+    for budget_kg in sorted({result.budget_kg for result in results.values()}):
+        axes.axvline(budget_kg, color=style.MUTED, linestyle=":", linewidth=1.0, label="budget")
     axes.set_xlim(left=0)
     axes.set_xlabel("kg CO$_2$e spent", fontsize=style.FONT_PT)
     axes.set_ylabel("test accuracy, %", fontsize=style.FONT_PT)
-    axes.legend(loc="lower right", frameon=False, fontsize=style.FONT_PT)
+    axes.grid(color=style.RULE, linewidth=0.5)
+    axes.set_axisbelow(True)
     tidy(axes)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=style.FONT_PT)
+    if synthetic:
+        figure.suptitle(style.SYNTHETIC, fontsize=style.FONT_PT, color=style.WARNING, fontweight="bold")
     return figure
 
 
@@ -75,6 +88,7 @@ def to_dict(result: Result) -> dict[str, Any]:
         "client_accuracy": dict(result.client_accuracy),
         "loss": result.loss,
         "test_loss": result.test_loss,
+        "last_accuracy": result.last_accuracy,
         "emissions_kg": result.emissions_kg,
         "budget_kg": result.budget_kg,
         "seconds": result.seconds,
@@ -94,3 +108,20 @@ def to_dict(result: Result) -> dict[str, Any]:
             for record in result.history
         ],
     }
+
+
+def _worst(result: Result) -> str:
+    if result.worst_client_accuracy is None:
+        return "-"
+    name = min(result.client_accuracy, key=lambda client: result.client_accuracy[client])
+    return f"{style.shortened(name, 12)} {result.worst_client_accuracy:.2%}"
+
+
+def _notes(results: Mapping[str, Result]) -> list[str]:
+    """Each note once: with the run's name unless it is true of all."""
+    every = {
+        note: [name for name, result in results.items() if note in result.notes]
+        for result in results.values()
+        for note in result.notes
+    }
+    return [note if len(names) == len(results) else f"{', '.join(names)}: {note}" for note, names in every.items()]

@@ -1,5 +1,4 @@
 import threading
-import time
 
 import pytest
 import torch
@@ -158,27 +157,3 @@ def test_models_that_cannot_be_trained_are_refused() -> None:
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
     with pytest.raises(ScenarioError, match="one type"):
         FlatModel(mixed, device=CPU, channels_last=False)
-
-
-def test_local_training_adds_little_to_a_bare_loop() -> None:
-    """Not a benchmark: a step must not cost several times a bare one, as it would with a DataLoader or a wait per
-    step.
-    """
-    task = classes(samples=400)
-    work = LocalWork(steps=100, epochs=None, batch_size=32, lr=0.1, weight_decay=5e-4)
-    maker = ModelMaker(task, seed=0, device=CPU)
-    flat, module = maker(), task.model()
-    start, samples = flat.vector.clone(), task.clients[0]
-    optimiser = torch.optim.SGD(module.parameters(), lr=0.1, weight_decay=5e-4)
-    ours, bare = [], []
-    for _ in range(7):
-        began = time.perf_counter()
-        train_locally(flat, start, {}, samples, task, work, seed=0)
-        middle = time.perf_counter()
-        for chosen in batches(len(samples), work, 0):
-            optimiser.zero_grad()
-            nn.functional.cross_entropy(module(samples.x[chosen]), samples.y[chosen]).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-        ours.append(middle - began)
-        bare.append(time.perf_counter() - middle)
-    assert min(ours) < 2.5 * min(bare)

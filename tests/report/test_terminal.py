@@ -284,7 +284,13 @@ def test_zones_table() -> None:
 
     one_factor = {"factors": ("lifecycle",), "missing_hours": {"lifecycle": 0}, "mean_kg_per_kwh": {"lifecycle": 0.5}}
     text = shown(
-        zones_table([info("BE", source="ci/BE.csv"), info("X", **one_factor), info("Y", missing_hours={"direct": 1, "lifecycle": 2})])
+        zones_table(
+            [
+                info("BE", source="ci/BE.csv"),
+                info("X", **one_factor),
+                info("Y", missing_hours={"direct": 1, "lifecycle": 2}),
+            ]
+        )
     )
     rows = [line.split() for line in text.splitlines()[1:4]]
     assert rows[0] == ["BE", "2022-01-01T00:00Z", "2022-12-31T23:00Z", "119", "166", "3", "ci/BE.csv"]

@@ -1,0 +1,56 @@
+"""Cross-device: a client of the plan is a region with many devices, of which a scheduled slot draws a few.
+
+Digits by default, in seconds; `--mnist FOLDER` for MNIST.
+"""
+
+import argparse
+
+import slackwater as sw
+
+ZONES = ("BE", "GB", "IE", "FI", "SE-SE3", "DE", "FR")
+DEVICE_KWH = 0.006
+"""Energy of one device in one slot: six watts for an hour."""
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--mnist", metavar="FOLDER", help="train MNIST, whose files are in this folder")
+parser.add_argument("--devices", type=int, default=100, help="devices in a region")
+parser.add_argument("--devices-per-slot", type=int, default=10, help="devices that a scheduled slot draws")
+parser.add_argument("--rounds", type=int, default=6, help="rounds of everybody that the budget would pay without slack")
+parser.add_argument("--slack", type=int, default=48, help="extra hours")
+parser.add_argument("--local-steps", type=int, default=5)
+parser.add_argument("--seed", type=int, default=0)
+args = parser.parse_args()
+
+# A slot of a region costs the energy of all the devices that train in it: that is what the plan pays for.
+energy_kwh = args.devices_per_slot * DEVICE_KWH
+regions = [sw.Client(name=zone, zone=zone, energy_kwh=energy_kwh) for zone in ZONES]
+traces = sw.load_traces("typical", zones=list(ZONES))
+problem = sw.Problem(clients=regions, traces=traces, rounds=args.rounds, slack=args.slack, budget_kg=1.0)
+everybody_kg = float(problem.costs.dense()[:, : args.rounds].sum())
+plan = sw.plan(problem.with_settings(budget_kg=everybody_kg))
+
+options = {"clients": len(ZONES), "devices_per_client": args.devices, "beta": 0.5, "seed": args.seed}
+task = sw.tasks.make("mnist", data=args.mnist, **options) if args.mnist else sw.tasks.make("digits", **options)
+result = sw.train(
+    plan,
+    task,
+    aggregator="ufedavg",
+    devices_per_slot=args.devices_per_slot,
+    device_kwh=DEVICE_KWH,
+    local_steps=args.local_steps,
+    seed=args.seed,
+)
+
+trained = args.devices_per_slot * int(plan.matrix.sum())
+print(f"{len(ZONES)} regions of {args.devices} devices each, {task.name}: accuracy {result.accuracy:.3f}")
+print(
+    f"{result.emissions_kg:.4f} of {result.budget_kg:.4f} kg CO2e (synthetic intensity), {trained} trainings of a device"
+)
+print(
+    f"A scheduled slot draws {args.devices_per_slot} of a region's {args.devices} devices, each with the same probability, so the mean of "
+    "their updates is\nthe region's update in expectation; the weight 1/(K pi_c) undoes how often region c is scheduled."
+)
+if result.never:
+    print(f"But {', '.join(result.never)} never trains before the window, and the estimate is biased by that.")
+else:
+    print("Every region is scheduled before the window, so the estimate of the global update stays unbiased.")
