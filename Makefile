@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test lint format benchmark calibrate clean
+.PHONY: demo test lint format benchmark clean
 
 $(VENV)/.python: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,7 @@ format: $(VENV)/.dev
 
 benchmark: $(VENV)/.bench
 	$(BIN)/python benchmarks/planner.py
+	$(BIN)/python benchmarks/training.py
 
 clean:
 	rm -rf $(VENV) demo

@@ -44,23 +44,26 @@ class Cells:
     """What idle draw and window leave of the budget."""
 
     @classmethod
-    def of(cls, stage: Stage) -> Cells:
-        """The same stage, client by client."""
+    def of(cls, stage: Stage, *, affordable: bool = True) -> Cells:
+        """The same stage, client by client; without slots that alone exceed the budget, unless those are asked for."""
         groups, before, client = stage.groups, stage.before, stage.groups.of_client
         problem, costs, noise = groups.problem, groups.costs, NOISE * groups.g_max
         g = costs.dense()[:, :before]
         base, d = stage.base[client], groups.g_max - g
+        server = np.zeros(before) if costs.server_kg is None else costs.server_kg[:before]
+        room_kg = problem.budget_kg * (1 + BUDGET_ROUNDING) - stage.window_kg - stage.idle_kg
+        open_ = costs.can_train()[:, :before]
         return cls(
             stage=stage,
             g=g,
             d=np.where(d > noise, d, 0.0),
-            open=costs.can_train()[:, :before],
+            open=open_ & (g + server <= room_kg) if affordable else open_,
             base=np.where(base > noise, base, 0.0),
             low=stage.low[client],
             high=stage.high[client],
-            server=np.zeros(before) if costs.server_kg is None else costs.server_kg[:before],
+            server=server,
             parallel=min(problem.max_parallel or len(client), len(client)),
-            room_kg=problem.budget_kg * (1 + BUDGET_ROUNDING) - stage.window_kg - stage.idle_kg,
+            room_kg=room_kg,
         )
 
     @property
@@ -144,7 +147,9 @@ class Candidate:
             if level_bound > level * (1 + 1e-9) and bound > alone:
                 open_ = 1 - level / level_bound
                 if bound - self.total < open_ * (bound - alone):  # then the level is the less certain of the two
-                    bound = (self.total - open_ * alone) / (1 - open_) if open_ < 1 else math.inf
+                    most = clients * float(self.cells.utility.of(np.array(stage.groups.costs.slots * g_max)))
+                    bound = min((self.total - open_ * alone) / (1 - open_), most) if open_ < 1 else most
+                    bound = max(bound, upper_bound)
         groups = stage.groups
         packed = pack_matrix(stage, groups.kind[groups.of_client], self.matrix)
         return Found(stage=stage, packed=packed, upper_bound=bound, level=level)

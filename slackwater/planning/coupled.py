@@ -179,7 +179,7 @@ def coupled_infeasible(problem: Problem, ends: Sequence[int]) -> InfeasibleError
     needs: list[tuple[float, int]] = []
     for end in ends:
         if not isinstance(stage := Stage.at(groups, end), str):
-            cells = Cells.of(stage)
+            cells = Cells.of(stage, affordable=False)
             if (matrix := cheapest(cells)) is not None:
                 needs.append((cells.kg(matrix) + stage.window_kg + stage.idle_kg, end))
     limit = problem.max_parallel

@@ -60,6 +60,8 @@ def solve_milp(problem: Problem, ends: Sequence[int], *, time_limit_s: float) ->
 
 def cheapest(cells: Cells) -> NDArray[np.bool_] | None:
     """The least slots of all clients at the least cost, whatever the budget; None if they cannot be had together."""
+    if np.any(cells.open.sum(axis=1) < cells.low):
+        return None
     rows = Rows(cells, budget=False)
     rows.model.maximise(np.concatenate([rows.x, rows.y]), -rows.kg)
     outcome = rows.model.solve(seconds=_CHEAPEST_S)
@@ -157,6 +159,7 @@ class _Race:
         assert task.own is not None
         if cells.flat:
             self._more_slots(task.own, _MOST_SLOTS_S)
+            task.bound = min(task.bound, self._measure(task.own))
             return True
         assert self.best is not None
         if self._left() <= 0:
