@@ -15,6 +15,8 @@ from slackwater.planning.search import Found, search
 from slackwater.planning.stage import BUDGET_ROUNDING
 
 Solver = Literal["exact", "greedy", "milp"]
+_ROUNDING = 1e-14
+"""Relative rounding of the sum of f over clients."""
 
 
 def plan(problem: Problem, *, end: int | None = None, solver: Solver = "exact", time_limit_s: float = 60.0) -> Plan:
@@ -69,14 +71,16 @@ def _certified(problem: Problem, found: Found, solver: str, began: float) -> Pla
     bound = max(found.upper_bound, total)
     window_alone = stage.value(np.zeros_like(stage.low))
     positive = int(np.count_nonzero(u > 0))
-    worth = bound - window_alone
+    worth, above = bound - window_alone, bound - total
+    if above <= _ROUNDING * abs(bound):  # where there is nothing to win, the rounding of the sums is no gap
+        above = 0.0
     plan = Plan(
         problem=problem,
         end=stage.end,
         packed=found.packed,
         objective=utility.reported(total, positive),
         upper_bound=utility.reported(bound, positive),
-        gap=(bound - total) / worth if worth > 0 else 0.0,
+        gap=above / worth if worth > 0 else 0.0,
         seconds=time.perf_counter() - began,
         solver=solver,
         level=found.level,

@@ -176,13 +176,13 @@ class Stage:
     def at_level(self, level: float) -> Stage | None:
         """For max-min: the same with every client's utility at least the level (but for rounding), or None where that cannot be had."""
         stage = self.raised(self.counts_reaching(level))
-        reached = stage.least_utility >= level - self.groups.noise
+        reached = stage.least_utility >= level - 2 * self.groups.noise
         return stage if reached and stage.room_kg >= 0 else None
 
     def at_best_level(self) -> Stage:
         """For max-min: the same with the least utility of any client as high as the budget allows."""
         stage, reached = self, self.least_utility
-        too_high = float(self.utilities(self.high).min()) + 2 * self.groups.noise
+        too_high = float(self.utilities(self.high).min()) + self.groups.noise / 2
         while too_high - reached > self.groups.noise:
             level = (reached + too_high) / 2
             if (raised := self.at_level(level)) is not None:
@@ -197,11 +197,16 @@ class Stage:
         return float(self.utilities(self.low).min())
 
     def counts_reaching(self, level: float) -> NDArray[np.intp]:
-        """[group], fewest slots with which a client's utility is at least the level (or all it can have)."""
+        """[group], fewest slots with which a client's utility is at least the level, but for rounding (or all it can have)."""
+        counts = self._first_reaching(np.full(len(self.low), level - self.groups.noise))
+        # A slot that costs g_max adds nothing but noise: it is not worth its kg.
+        return self._first_reaching(self.utilities(counts) - self.groups.noise)
+
+    def _first_reaching(self, target: NDArray[np.float64]) -> NDArray[np.intp]:
         low, high = self.low.copy(), self.high.copy()
         while np.any(open_ := low < high):
             middle = (low + high) // 2
-            enough = self.utilities(middle) >= level - self.groups.noise
+            enough = self.utilities(middle) >= target
             high = np.where(open_ & enough, middle, high)
             low = np.where(open_ & ~enough, middle + 1, low)
         return low
