@@ -29,6 +29,7 @@ Data goes to stdout, progress and errors to stderr, so `slackwater plan scenario
 | 1 | data that cannot be used, a file that cannot be written, anything else |
 | 2 | a mistake in the command or in the scenario |
 | 3 | infeasible: no schedule fits; the message names the least budget that would do, and the end time s that has it |
+| 130 | stopped with Ctrl-C; a training run can be resumed |
 
 `SLACKWATER_DEBUG=1` adds the traceback to an error, `NO_COLOR=1` turns colours off, `COLUMNS` sets the width where there is no terminal.
 """
