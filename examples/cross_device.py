@@ -4,6 +4,8 @@ Digits by default, in seconds; `--mnist FOLDER` for MNIST.
 """
 
 import argparse
+import json
+from pathlib import Path
 
 import slackwater as sw
 
@@ -19,6 +21,7 @@ parser.add_argument("--rounds", type=int, default=6, help="rounds of everybody t
 parser.add_argument("--slack", type=int, default=48, help="extra hours")
 parser.add_argument("--local-steps", type=int, default=5)
 parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON")
 args = parser.parse_args()
 
 # A slot of a region costs the energy of all the devices that train in it: that is what the plan pays for.
@@ -54,3 +57,11 @@ if result.never:
     print(f"But {', '.join(result.never)} never trains before the window, and the estimate is biased by that.")
 else:
     print("Every region is scheduled before the window, so the estimate of the global update stays unbiased.")
+if args.out:
+    figures = {
+        "task": task.name, "regions": len(ZONES), "devices": args.devices, "devices_per_slot": args.devices_per_slot,
+        "rounds": args.rounds, "slack": args.slack, "local_steps": args.local_steps, "seed": args.seed,
+        "accuracy": result.accuracy, "worst_region": result.worst_client_accuracy, "kg": result.emissions_kg,
+        "budget_kg": result.budget_kg, "trainings": trained, "seconds": round(result.seconds, 1), "version": sw.__version__,
+    }  # fmt: skip
+    args.out.write_text(json.dumps(figures) + "\n")

@@ -191,7 +191,8 @@ def test_the_folder_of_the_data_is_kept_for_resume(monkeypatch: pytest.MonkeyPat
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     fine("resume", "../run")
-    assert asked == ["files", str(tmp_path / "files")]
+    fine("resume", "../run", "--task-data", "moved")
+    assert asked == ["files", str(tmp_path / "files"), "moved"]
 
 
 # Stopped and gone on with

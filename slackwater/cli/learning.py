@@ -180,9 +180,12 @@ def baseline(
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--task-data", metavar="FOLDER", callback=filled, help="Where the data set's files are now, if they have moved."
+)
 @chart_option("accuracy against kg")
 @json_option
-def resume(run: Path, chart: Path | None, as_json: bool) -> None:
+def resume(run: Path, task_data: str | None, chart: Path | None, as_json: bool) -> None:
     """Go on with a RUN that was stopped or killed; one that is done shows its result again."""
     run = run.parent if run.name == FILE else run
     if run.name == BASELINE and (run.parent / FILE).is_file():
@@ -194,20 +197,32 @@ def resume(run: Path, chart: Path | None, as_json: bool) -> None:
         say(f"the run in {run} is done; its result:")
     title = _TITLE if plan.solver == NO_SLACK else str(settings["aggregator"])
     with Bar(title if title == _TITLE else "train") as bar:
-        results = {title: learning.resume(run, progress=bar)}
+        results = {title: learning.resume(run, task=_moved(run, task_data), progress=bar)}
     with _shown(results, plan.problem, chart, as_json):
         if (run / BASELINE / FILE).is_file():
             with Bar(_TITLE) as bar:
-                results[_TITLE] = learning.resume(run / BASELINE, progress=bar)
+                results[_TITLE] = learning.resume(run / BASELINE, task=_moved(run / BASELINE, task_data), progress=bar)
         elif (run / BASELINE).is_dir():  # the run was stopped before its baseline began
             from slackwater.learning.fitting import rebuilt
 
             automatic = settings["eval_every"] == _every(plan, None)
             same = {key: value for key, value in settings.items() if key != "aggregator"}
-            results |= _beside(plan.problem, rebuilt(begun), same | ({"eval_every": None} if automatic else {}), run)
+            results |= _beside(
+                plan.problem, rebuilt(begun, task_data), same | ({"eval_every": None} if automatic else {}), run
+            )
 
 
 COMMANDS = (train, resume, baseline)
+
+
+def _moved(run: Path, task_data: str | None) -> Task | None:
+    """The run's task with its files from another folder; None to take it as it was."""
+    if task_data is None:
+        return None
+    from slackwater.learning.fitting import rebuilt
+
+    with Run.open(run, read_only=True) as begun:
+        return rebuilt(begun, task_data)
 
 
 def make_task(name: str, clients: int, options: Mapping[str, Any]) -> Task:

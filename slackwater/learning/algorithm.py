@@ -232,7 +232,7 @@ class Training:
         where = (
             f"is kept in {self.run_file.folder}"
             if self.run_file.folder
-            else "is lost, since the run had no folder (out=)"
+            else "is lost, since the run had no folder (--out, or out= in Python)"
         )
         kept = f"The model of round {number} {where}." if number else "No round was completed."
         return TrainingDiverged(

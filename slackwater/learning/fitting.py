@@ -107,8 +107,8 @@ def described(task: Task) -> dict[str, Any]:
     }
 
 
-def rebuilt(run: Run) -> Task:
-    """A built-in or registered task, made again from its record."""
+def rebuilt(run: Run, data: str | None = None) -> Task:
+    """A built-in or registered task, made again from its record; `data` if its files are elsewhere now."""
     record: dict[str, Any] = run.task["record"]
     if "task" not in record:
         raise ScenarioError(
@@ -119,9 +119,10 @@ def rebuilt(run: Run) -> Task:
     from slackwater.learning import tasks
 
     takes = tasks.option_names(record["task"])
-    return tasks.make(
-        record["task"], **{key: value for key, value in record.items() if key in takes and value is not None}
-    )
+    options = {key: value for key, value in record.items() if key in takes and value is not None}
+    if data is not None and "data" in takes:
+        options["data"] = data
+    return tasks.make(record["task"], **options)
 
 
 def plan_of(run: Run) -> Plan:

@@ -78,7 +78,7 @@ def train(
     )
     check(plan, task, settings)
     if tensorboard and out is None:
-        raise ScenarioError("tensorboard=True needs a folder to write to: name one with out=.")
+        raise ScenarioError("tensorboard=True needs a folder to write to: name one with --out (out= in Python).")
     run = Run.create(
         out, plan=plan.to_dict(), budget_kg=plan.problem.budget_kg, settings=settings.to_dict(), task=described(task)
     )
@@ -146,7 +146,7 @@ def _carry_out(run: Run, plan: Plan, task: Task, settings: Settings, progress: C
             again = (
                 f"Go on with: slackwater resume {run.folder}"
                 if run.folder
-                else "It had no folder (out=), so it cannot be resumed."
+                else "It had no folder (--out, or out= in Python), so it cannot be resumed."
             )
             raise TrainingStopped(
                 f"Stopped after {len(training.history)} of {len(training.slots)} rounds, {run.ledger.spent_kg():.6g} "
