@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 
 from slackwater.carbon.load import TYPICAL, load_traces
-from slackwater.carbon.traces import Factor
+from slackwater.carbon.traces import Factor, Traces
 from slackwater.errors import ScenarioError
 from slackwater.planning.fleet import Client, Fleet
 from slackwater.planning.problem import Problem, Server
@@ -66,9 +66,28 @@ def _alpha(value: object) -> float | str:
 
 
 def _source(value: object) -> object:
+    """Text is a path or "typical"; a list names providers, a table such lists by zone."""
     if value == "":
         raise _Refused(f"source is empty. Name a CSV file or a folder of them, or {TYPICAL!r} for the embedded year.")
-    return value
+    if isinstance(value, str):
+        return value
+    example = 'A list names providers, like ["neso", "energycharts"], and a table gives such a list for each zone.'
+    if not isinstance(value, list | dict):
+        raise _Refused(f"source must be text in quotes, not {_shown(value)}. {example}")
+    by_zone = value if isinstance(value, dict) else {"*": value}
+    for names in by_zone.values():
+        if not (isinstance(names, list) and names and all(isinstance(name, str) and name for name in names)):
+            raise _Refused(f"source = {_shown(value)} is not understood. {example}")
+    return {str(zone): tuple(names) for zone, names in by_zone.items()}
+
+
+def _factor(value: object) -> object:
+    if value in ("direct", "lifecycle", "marginal", "mixed"):
+        return value
+    raise _Refused(
+        f"factor must be 'direct' or 'lifecycle', not {_shown(value)}. Providers also have 'marginal', and 'mixed' takes "
+        "what each of them has."
+    )
 
 
 Moment = Annotated[datetime, BeforeValidator(_moment)]
@@ -98,8 +117,8 @@ class ClientSection(_Section):
 class DataSection(_Section):
     """[data]: where the intensity comes from."""
 
-    source: Annotated[str, BeforeValidator(_source)] = TYPICAL
-    factor: Factor = "lifecycle"
+    source: Annotated[str | dict[str, tuple[str, ...]], BeforeValidator(_source)] = TYPICAL
+    factor: Annotated[Factor, BeforeValidator(_factor)] = "lifecycle"
     fill_hours: int = 0
 
 
@@ -139,16 +158,7 @@ class Scenario(_Section):
         """The problem with its traces; `data` replaces the scenario's source, whose relative paths start at `folder`."""
         clients = Fleet.from_clients([Client(**section.model_dump()) for section in self.client])
         zones = {section.zone for section in self.client} | ({self.server.zone} if self.server else set())
-        begin, hours = self._hours()
-        traces = load_traces(
-            data if data is not None else _located(self.data.source, folder),
-            zones=sorted(zones),
-            start=begin,
-            hours=hours,
-            factor=self.data.factor,
-            slot_minutes=self.slot_minutes,
-            fill_hours=self.data.fill_hours,
-        )
+        traces = self._traces(sorted(zones), folder, data)
         return Problem(
             clients=clients,
             traces=traces,
@@ -163,6 +173,34 @@ class Scenario(_Section):
             window=self.window,
             max_parallel=self.max_parallel,
             server=Server(**self.server.model_dump()) if self.server else None,
+        )
+
+    def _traces(self, zones: Sequence[str], folder: Path, data: str | None) -> Traces:
+        begin, hours = self._hours()
+        source = self.data.source if data is None else data
+        if not isinstance(source, str):
+            from slackwater.providers import Context
+            from slackwater.providers import traces as provider_traces
+
+            mixed = self.data.factor == "mixed"
+            return provider_traces(
+                zones,
+                begin,
+                begin + hours * _HOUR,
+                providers=source,
+                mix_factors=mixed,
+                slot_minutes=self.slot_minutes,
+                fill_hours=self.data.fill_hours,
+                context=Context.usual(factor="lifecycle" if mixed else self.data.factor, folder=folder),
+            )
+        return load_traces(
+            _located(source, folder) if data is None else source,
+            zones=zones,
+            start=begin,
+            hours=hours,
+            factor=self.data.factor,
+            slot_minutes=self.slot_minutes,
+            fill_hours=self.data.fill_hours,
         )
 
     def _hours(self) -> tuple[datetime, int]:

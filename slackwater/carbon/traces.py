@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from slackwater.errors import DataError, ScenarioError
 from slackwater.units import iso, utc
 
-Factor = Literal["direct", "lifecycle"]
+Factor = Literal["direct", "lifecycle", "marginal", "mixed"]
+"""Marginal values come from a provider only; mixed is what zones of several factors have, where that was asked for."""
 FACTORS: tuple[Factor, ...] = ("direct", "lifecycle")
+"""The factors that files and the typical year have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

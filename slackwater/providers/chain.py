@@ -1,0 +1,142 @@
+"""Several providers in a row, per zone: the first one that has an hour gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from slackwater.carbon.traces import Factor
+from slackwater.errors import ScenarioError
+from slackwater.providers.base import Context, Provider, Source, checked_range
+from slackwater.providers.cache import Cache
+from slackwater.providers.cached import Cached
+from slackwater.providers.errors import NotOfferedError, ProviderError
+from slackwater.providers.registry import make_provider, usual_providers
+from slackwater.providers.values import Answer, Asked, Reading, ceil_hour, floor_hour, merged, missing_hours
+
+Names = str | Sequence[str] | Mapping[str, Sequence[str]]
+"""One provider, several in order of priority, or those by zone; "*" stands for all other zones."""
+OTHERS = "*"
+
+
+class Chain:
+    """Providers by priority. Old values from the cache come last, after every provider was asked for new ones."""
+
+    def __init__(
+        self,
+        providers: Names | None = None,
+        *,
+        context: Context,
+        cache: Cache | None = None,
+        mix_factors: bool = False,
+    ) -> None:
+        """`mix_factors` lets in providers that have another factor than the context's."""
+        if context.factor == "mixed":
+            raise ScenarioError("factor is 'mixed'; ask for the one that is wanted most, and for mix_factors.")
+        self._mix = mix_factors
+        self._now = context.client.latest_now
+        self._wanted: Factor = context.factor
+        by_zone = _by_zone(providers, context)
+        made = {name: make_provider(name, context) for names in by_zone.values() for name in names}
+        self._by_zone = {zone: [made[name] for name in names] for zone, names in by_zone.items()}
+        self._sources: dict[Provider, Source] = {
+            provider: Cached(provider, cache) if cache is not None and provider.cacheable else provider
+            for provider in made.values()
+        }
+
+    def fetch(self, zones: Sequence[str], start: datetime, end: datetime, kind: Asked) -> Answer:
+        """Readings of zones over [start, end); a zone fails if none of its providers has a value of it."""
+        begin, stop = checked_range(zones, start, end, kind)
+        # Nobody has actual values of what is to come, so nobody is asked for them; nor for forecasts of what was.
+        now = self._now()
+        begin, stop = (begin, min(stop, ceil_hour(now))) if kind == "actual" else (max(begin, floor_hour(now)), stop)
+        if begin >= stop:
+            return Answer(failures={zone: _wrong_time(zone, kind) for zone in zones})
+        return merged(self._zone(zone, begin, stop, kind) for zone in zones)
+
+    def _zone(self, zone: str, start: datetime, end: datetime, kind: Asked) -> Answer:
+        providers = self._by_zone.get(zone, self._by_zone.get(OTHERS, []))
+        kept: dict[datetime, list[Reading]] = {}
+        old: dict[datetime, list[Reading]] = {}
+        notes: list[str] = []
+        errors: list[ProviderError] = []
+        for provider in providers:
+            missing = missing_hours((reading for hour in kept.values() for reading in hour), start, end)
+            if not missing:
+                break
+            if provider.factor != self._wanted and not self._mix:
+                errors.append(_other_factor(provider, self._wanted))
+                continue
+            answer = self._sources[provider].fetch([zone], missing[0], missing[-1] + timedelta(hours=1), kind)
+            notes += answer.notes
+            errors += answer.failures.values()
+            _take(kept, (reading for reading in answer.readings if not reading.stale), set(missing))
+            _take(old, (reading for reading in answer.readings if reading.stale), set(missing), earlier_first=True)
+        missing = missing_hours((reading for hour in kept.values() for reading in hour), start, end)
+        _take(kept, (reading for hour in missing for reading in old.get(hour, ())), set(missing))
+        readings = tuple(reading for hour in sorted(kept) for reading in kept[hour])
+        if not readings:
+            return Answer(notes=tuple(notes), failures={zone: _nobody(zone, kind, providers, errors)})
+        # Not for providers that never have this zone or kind: that is why there are several.
+        notes += [str(error) for error in errors if not isinstance(error, NotOfferedError) and _unsaid(error, notes)]
+        return Answer(readings=readings, notes=tuple(notes))
+
+
+def _by_zone(providers: Names | None, context: Context) -> dict[str, tuple[str, ...]]:
+    if providers is None:
+        return {OTHERS: usual_providers(context.keys)}
+    if isinstance(providers, str):
+        return {OTHERS: (providers,)}
+    named = providers if isinstance(providers, Mapping) else {OTHERS: providers}
+    if not named or any(not names for names in named.values()):
+        raise ScenarioError('providers names none; give at least one, like ["neso"].')
+    return {zone: tuple(names) for zone, names in named.items()}
+
+
+def _take(
+    kept: dict[datetime, list[Reading]],
+    readings: Iterable[Reading],
+    missing: set[datetime],
+    *,
+    earlier_first: bool = False,
+) -> None:
+    """Put readings into the hours that are missing; an hour is one provider's, whoever has more of it."""
+    by_hour: dict[datetime, list[Reading]] = {}
+    for reading in readings:
+        by_hour.setdefault(floor_hour(reading.start), []).append(reading)
+    for hour, found in by_hour.items():
+        known = kept.get(hour, [])
+        if hour in missing and _minutes(found) > _minutes(known) and not (earlier_first and known):
+            kept[hour] = found
+
+
+def _minutes(readings: Sequence[Reading]) -> int:
+    return sum(reading.minutes for reading in readings)
+
+
+def _other_factor(provider: Provider, wanted: Factor) -> NotOfferedError:
+    return NotOfferedError(
+        f"{provider.name} gives {provider.factor} intensity, and {wanted} was asked for; the two are not mixed unless "
+        f"asked for (mix_factors). Ask for {provider.factor}, or name another provider."
+    )
+
+
+def _wrong_time(zone: str, kind: Asked) -> NotOfferedError:
+    if kind == "actual":
+        return NotOfferedError(f"The hours of {zone} that were asked for are still to come. Ask for forecasts.")
+    return NotOfferedError(f"The hours of {zone} that were asked for are past. Ask for actual values.")
+
+
+def _nobody(zone: str, kind: Asked, providers: Sequence[Provider], errors: Sequence[ProviderError]) -> ProviderError:
+    if not providers:
+        return ProviderError(
+            f"No provider is named for the zone {zone}. Name one, or some under {OTHERS!r} for all others."
+        )
+    if len(errors) == 1:
+        return errors[0]
+    reasons = " ".join(dict.fromkeys(str(error) for error in errors))
+    return ProviderError(f"No provider has {kind} values of {zone}. {reasons}")
+
+
+def _unsaid(error: ProviderError, notes: Sequence[str]) -> bool:
+    return not any(str(error) in note for note in notes)

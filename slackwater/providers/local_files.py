@@ -1,0 +1,54 @@
+"""Files as a provider, so that they can stand in a row with others: `files:data/ci`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from slackwater.carbon.files import find_files, read_zone
+from slackwater.carbon.series import ZoneSeries, moment
+from slackwater.errors import DataError, ScenarioError
+from slackwater.providers.base import Context, Provider
+from slackwater.providers.errors import ProviderError
+from slackwater.providers.intake import Intake
+from slackwater.units import G_PER_KG
+
+
+class LocalFiles(Provider):
+    """The CSV files that `--data` takes. What a file holds is taken as actual; it is read anew each time, not cached."""
+
+    name = "files"
+    factors = ("lifecycle", "direct")
+    kinds = ("actual",)
+    cacheable = False
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        if not context.option:
+            raise ScenarioError("The provider files needs a path after a colon, like files:data/ci.")
+        self._path = context.folder / Path(context.option).expanduser()
+        self._series: dict[str, ZoneSeries] = {}
+
+    def read(self, intake: Intake) -> None:
+        """A gap in a file is a missing value like any other."""
+        series = self._zone(intake.zone)
+        if intake.factor not in series.intensity:
+            raise ProviderError(f"There is no {intake.factor} intensity of {intake.zone} in {self._path}.")
+        for i, value in enumerate(series.intensity[intake.factor]):
+            start = moment(series.start_minute + i * series.step_minutes)
+            grams = None if np.isnan(value) else float(value) * G_PER_KG
+            intake.add(start, series.step_minutes, grams, kind="actual")
+
+    def _zone(self, zone: str) -> ZoneSeries:
+        if zone not in self._series:
+            try:
+                files = find_files(self._path).files
+                if zone not in files:
+                    raise ProviderError(f"There is no zone {zone} in {self._path}.")
+                self._series[zone] = read_zone(files[zone])
+            except ProviderError:
+                raise
+            except DataError as error:
+                raise ProviderError(str(error)) from None
+        return self._series[zone]
