@@ -1,0 +1,269 @@
+"""Forecasts that a provider issued, from files: an archive that shows at any time only what had been issued by then.
+
+The files have the columns `issued_at_utc,valid_at_utc,forecast_g_per_kwh,actual_g_per_kwh`, hourly, one zone a file that
+is named `<ZONE>_<provider>_forecast.csv`.
+"""
+
+from __future__ import annotations
+
+import csv
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slackwater.carbon.traces import Factor, Provenance, Traces
+from slackwater.errors import DataError, ScenarioError
+from slackwater.forecasting.forecast import Forecast
+from slackwater.forecasting.intervals import bounds
+from slackwater.forecasting.naive import check_request, same_hour_mean
+from slackwater.units import G_PER_KG, iso, utc
+
+logger = logging.getLogger(__name__)
+
+COLUMNS = ("issued_at_utc", "valid_at_utc", "forecast_g_per_kwh", "actual_g_per_kwh")
+_LOOKED_AT = 60
+"""Issues whose errors give the interval."""
+_HOUR = timedelta(hours=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Issues:
+    """Forecasts of one zone in the order in which they were issued."""
+
+    issued: NDArray[np.float64]
+    """[issue], hours since 1970, UTC; not always whole."""
+    first: NDArray[np.int64]
+    """[issue], the first hour that is forecast, as hours since 1970."""
+    values: Floats
+    """[issue, hour], kg CO2e/kWh from `first` on; NaN where there is no forecast."""
+
+    def by(self, hour: float) -> Issues:
+        """Those issued by a time (hours since 1970), that moment included."""
+        known = int(np.searchsorted(self.issued, hour, side="right"))
+        return Issues(issued=self.issued[:known], first=self.first[:known], values=self.values[:known])
+
+    def since(self, hour: float) -> Issues:
+        """Those that say something of an hour or what comes after it."""
+        kept = self.first + self.values.shape[1] > hour
+        return Issues(issued=self.issued[kept], first=self.first[kept], values=self.values[kept])
+
+    def last(self, count: int) -> Issues:
+        """The newest so many."""
+        return Issues(issued=self.issued[-count:], first=self.first[-count:], values=self.values[-count:])
+
+    def __len__(self) -> int:
+        return len(self.issued)
+
+    def at(self, hour: int, slots: int) -> Floats:
+        """[slot]: what the newest issue says of the hours from `hour` on, NaN where it says nothing."""
+        found = np.full(slots, np.nan)
+        if len(self):
+            offset = hour - int(self.first[-1])
+            begin, end = max(offset, 0), min(offset + slots, self.values.shape[1])
+            if begin < end:
+                found[begin - offset : end - offset] = self.values[-1, begin:end]
+        return found
+
+    def errors(self, actual: Floats, start: int) -> Floats:
+        """[issue, hour]: actual minus forecast, for an actual [hour] from `start` on; NaN where either is missing."""
+        hours = self.first[:, None] - start + np.arange(self.values.shape[1])[None, :]
+        inside = (hours >= 0) & (hours < len(actual))
+        known = np.where(inside, actual[np.clip(hours, 0, len(actual) - 1)], np.nan)
+        return known - self.values
+
+
+def hours_since_1970(moment: datetime) -> float:
+    """Time as the archive counts it."""
+    return (moment - _EPOCH) / _HOUR
+
+
+class ForecastArchive:
+    """What a provider forecast, zone by zone. As a forecaster it repeats the newest issue as it is.
+
+    Beyond the provider's horizon it continues with the same-hour mean of the last week; `Blend` does both better.
+    """
+
+    def __init__(
+        self,
+        issues: Mapping[str, Issues],
+        *,
+        actuals: Mapping[str, Traces] | None = None,
+        missing: Mapping[str, NDArray[np.bool_]] | None = None,
+        name: str = "provider",
+        factor: Factor = "lifecycle",
+        coverage: float = 0.8,
+    ) -> None:
+        self.issues = dict(issues)
+        self.actuals = dict(actuals or {})
+        """By zone: what came, gaps filled."""
+        self.missing = dict(missing or {})
+        """By zone: which hours of the actuals were gaps."""
+        self.name = name
+        self.factor = factor
+        self.coverage = coverage
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """Zones with forecasts."""
+        return tuple(self.issues)
+
+    def of(self, zone: str) -> Issues:
+        """The issues of a zone."""
+        if zone not in self.issues:
+            raise DataError(f"There are no forecasts for zone {zone!r}; there are for {', '.join(self.issues)}.")
+        return self.issues[zone]
+
+    def forecast(self, history: Traces, slots: int) -> Forecast:
+        """The newest issue by the end of `history`, uncorrected."""
+        check_request(history, slots)
+        check_hourly(history)
+        now, start = int(hours_since_1970(history.end)), int(hours_since_1970(history.start))
+        mean = same_hour_mean(history.intensity, slots, 24, 7)
+        errors = np.full((1, len(history.zones), slots), np.nan)
+        for row, zone in enumerate(history.zones):
+            known = self.of(zone).by(now)
+            newest = known.at(now, slots)
+            mean[row] = np.where(np.isnan(newest), mean[row], newest)
+            seen = known.last(_LOOKED_AT).errors(history.intensity[row], start)[:, :slots]
+            if len(seen) > len(errors):
+                more = np.full((len(seen) - len(errors), len(history.zones), slots), np.nan)
+                errors = np.concatenate([errors, more])
+            errors[: len(seen), row, : seen.shape[1]] = seen
+        low, high = bounds(mean, errors, 24, self.coverage)
+        return Forecast(
+            zones=history.zones,
+            start=history.end,
+            mean=mean,
+            low=low,
+            high=high,
+            coverage=self.coverage,
+            factor=history.factor,
+            source=self.name,
+        )
+
+    def means(self, truth: Traces, origins: Sequence[int], slots: int) -> Floats:
+        """[origin, zone, slot]: the means of `forecast` for histories that end at these slots, without the intervals."""
+        check_hourly(truth)
+        start = int(hours_since_1970(truth.start))
+        found = np.array([same_hour_mean(truth.intensity[:, :origin], slots, 24, 7) for origin in origins])
+        for row, zone in enumerate(truth.zones):
+            for number, origin in enumerate(origins):
+                newest = self.of(zone).by(start + origin).at(start + origin, slots)
+                found[number, row] = np.where(np.isnan(newest), found[number, row], newest)
+        return found
+
+
+def check_hourly(history: Traces) -> None:
+    """Archives are hourly."""
+    if history.slot_minutes != 60:
+        raise ScenarioError(f"A forecast archive is hourly, the history has slots of {history.slot_minutes} minutes.")
+
+
+def forecast_files(source: str | Path) -> dict[str, Path]:
+    """Forecast files by zone: the file itself, or all `<ZONE>_..._forecast.csv` of a folder."""
+    path = Path(source)
+    if path.is_file():
+        return {_zone(path): path}
+    found = {_zone(file): file for file in sorted(path.glob("*_forecast.csv"))}
+    if not found:
+        raise DataError(f"There are no forecast files in {path}. They are named like DE_provider_forecast.csv.")
+    return found
+
+
+def read_archive(
+    source: str | Path, zones: Sequence[str] | None = None, *, factor: Factor = "lifecycle"
+) -> ForecastArchive:
+    """Forecasts and actuals of a file or a folder."""
+    files = forecast_files(source)
+    for zone in zones or ():
+        if zone not in files:
+            raise ScenarioError(
+                f"There is no forecast file for zone {zone!r} in {source}. There are {', '.join(files)}."
+            )
+    issues, actuals, missing = {}, {}, {}
+    for zone in zones or files:
+        issues[zone], actuals[zone], missing[zone] = _read(files[zone], zone, factor)
+    return ForecastArchive(issues, actuals=actuals, missing=missing, name=_provider(files, issues), factor=factor)
+
+
+def _zone(path: Path) -> str:
+    return path.name.split("_")[0]
+
+
+def _provider(files: Mapping[str, Path], zones: Mapping[str, Issues]) -> str:
+    names = {path.stem.removesuffix("_forecast").partition("_")[2] or "provider" for path in files.values()}
+    return names.pop() if len(names) == 1 else "provider" if zones else "none"
+
+
+def _read(path: Path, zone: str, factor: Factor) -> tuple[Issues, Traces, NDArray[np.bool_]]:
+    by_issue: dict[str, dict[int, float]] = {}
+    actual: dict[int, float] = {}
+    hours: dict[str, int] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        if tuple(reader.fieldnames or ()) != COLUMNS:
+            raise DataError(f"{path} has the columns {reader.fieldnames}; a forecast file has {', '.join(COLUMNS)}.")
+        for line, row in enumerate(reader, start=2):
+            valid = row["valid_at_utc"]
+            try:
+                if valid not in hours:  # times repeat from issue to issue, and parsing them is the slow part
+                    hours[valid] = int(hours_since_1970(utc(valid)))
+                hour = hours[valid]
+                value = _number(row["forecast_g_per_kwh"])
+                came = _number(row["actual_g_per_kwh"])
+            except (ValueError, ScenarioError) as error:
+                raise DataError(f"{path}, line {line}: {error}") from None
+            by_issue.setdefault(row["issued_at_utc"], {})[hour] = value
+            if not np.isnan(came):
+                actual[hour] = came
+    if not by_issue or not actual:
+        raise DataError(f"{path} has no forecasts or no actuals.")
+    issued = sorted((hours_since_1970(utc(text, "issued_at_utc")), values) for text, values in by_issue.items())
+    first = np.array([min(values) for _, values in issued])
+    longest = max(max(values) - min(values) for _, values in issued) + 1
+    values = np.full((len(issued), longest), np.nan)
+    for row_number, (_, one) in enumerate(issued):
+        for hour, value in one.items():
+            values[row_number, hour - first[row_number]] = value
+    moments = np.array([moment for moment, _ in issued])
+    return Issues(issued=moments, first=first, values=values), *_actuals(actual, path, zone, factor)
+
+
+def _number(text: str) -> float:
+    """kg CO2e/kWh; NaN for an empty cell."""
+    value = float(text) / G_PER_KG if text.strip() else float("nan")
+    if value < 0 or np.isinf(value):
+        raise ValueError(f"{text} is no intensity")
+    return value
+
+
+def _actuals(actual: Mapping[int, float], path: Path, zone: str, factor: Factor) -> tuple[Traces, NDArray[np.bool_]]:
+    start, end = min(actual), max(actual) + 1
+    row = np.full(end - start, np.nan)
+    for hour, value in actual.items():
+        row[hour - start] = value
+    gaps = np.isnan(row)
+    at = np.arange(len(row))
+    row[gaps] = np.interp(at[gaps], at[~gaps], row[~gaps])
+    moments = tuple(iso(_EPOCH + _HOUR * (start + int(i))) for i in np.flatnonzero(gaps))
+    if moments:
+        logger.info(
+            "%s: %d hours without an actual, from %s on; filled by straight lines.", path, len(moments), moments[0]
+        )
+    provenance = Provenance(zone=zone, source=str(path), filled_hours=moments)
+    traces = Traces(
+        zones=(zone,),
+        start=_EPOCH + _HOUR * start,
+        intensity=row[None, :],
+        factor=factor,
+        provenance=(provenance,),
+    )
+    return traces, gaps

@@ -1,0 +1,144 @@
+"""`slackwater forecast`: tables, JSON, chart, back-test, and mistakes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from slackwater.carbon.typical import typical_zones
+from slackwater.cli.main import cli
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "forecasting"))
+from forecast_cases import archive, traces, write_file
+
+
+def run(*args: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(cli, ["forecast", *args], env={"COLUMNS": "110"})
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = archive(traces(45, 2), horizon=48)
+    path = tmp_path_factory.mktemp("forecasts")
+    for zone in made.zones:
+        write_file(made, zone, path / f"{zone}_Test_forecast.csv")
+    return path
+
+
+def test_a_forecast_by_day_with_bars() -> None:
+    shown = run("DE,FR", "--at", "2022-03-01T00:00Z").stdout
+    assert "2022-03-01T" in shown
+    assert "80% interval" in shown
+    assert "by ridge" in shown
+    assert "synthetic" in shown
+    assert sum("▁" in line and "█" in line for line in shown.splitlines()) == 2
+
+
+def test_json_and_methods() -> None:
+    data = json.loads(run("DE", "--hours", "30", "--method", "persistence", "--json").stdout)
+    (one,) = data
+    assert one["start"] == "2023-01-01T00:00Z"
+    assert one["source"] == "persistence"
+    assert len(one["zones"][0]["mean_kg_per_kwh"]) == 30
+    assert one["zones"][0]["low_kg_per_kwh"] <= one["zones"][0]["high_kg_per_kwh"]
+
+
+def test_a_chart(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    many = [zone for zone in typical_zones() if zone.startswith("US-")][:13]
+    for zones in ("DE", "DE,FR,FI", ",".join(many)):
+        target = tmp_path / f"{len(zones)}.png"
+        result = run(zones, "--at", "2022-03-01T00:00Z", "--chart", str(target))
+        assert target.stat().st_size > 10_000
+        assert "drew" in result.stderr
+
+
+def test_a_back_test_beside_the_naive_methods() -> None:
+    result = run("DE,FR", "--backtest", "--repeat", "2")
+    for word in ("ridge", "persistence", "same-hour-mean", "day 4", "oracle", "hourly", "ridge, by zone", "FR"):
+        assert word in result.stdout
+    data = json.loads(run("DE", "--backtest", "--repeat", "1", "--hours", "24", "--json").stdout)
+    assert [test["method"] for test in data["tests"]] == ["ridge", "persistence", "same-hour-mean"]
+    assert data["tests"][0]["take"] == 6
+    assert data["synthetic"] is True
+
+
+def test_with_a_provider(folder: Path) -> None:
+    shown = run("--forecasts", str(folder)).stdout
+    assert "by blend of Test" in shown
+    tested = run("Z0", "--forecasts", str(folder), "--backtest", "--repeat", "1").stdout
+    for word in ("blend of Test", "Test", "ridge"):
+        assert word in tested
+    assert "by Test" in run("Z1", "--forecasts", str(folder), "--method", "provider").stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("XX",), "There is no zone 'XX'"),
+        (("DE", "--method", "rigde"), "Did you mean 'ridge'"),
+        (("DE", "--method", "oracle"), "knows the future"),
+        (("DE", "--method", "blend"), "--forecasts"),
+        (("DE", "--method", ""), "empty"),
+        (("DE", "--at", "2022-03-01T00:10Z"), "full hour"),
+        (("DE", "--at", "2024-03-01T00:00Z"), "not after 2023-01-01T00:00Z"),
+        (("DE", "--backtest", "--chart", "x.png"), "no chart of a back-test"),
+        (("DE", "--hours", "0"), "--hours"),
+    ],
+)
+def test_mistakes_are_said(args: tuple[str, ...], said: str) -> None:
+    assert said in run(*args, code=2).stderr
+
+
+def test_mistakes_with_forecasts(folder: Path) -> None:
+    assert "not both" in run("--forecasts", str(folder), "--data", "x", code=2).stderr
+    assert "no forecast file for zone 'DE'" in run("DE", "--forecasts", str(folder), code=2).stderr
+
+
+def test_the_experiment_on_the_smallest_of_what_it_does(tmp_path: Path, folder: Path) -> None:
+    module = _experiment()
+    results = tmp_path / "results"
+    common = ["--results", str(results)]
+    for args in (
+        ["archives", "--forecasts", str(folder), "--zones", "Z0", "--every", "9", *common],
+        ["limits", "--forecasts", str(folder), "--zones", "Z0", "--every", "9", *common],
+        ["actuals", "--zones", "DE,FR", "--windows", "1", *common],
+        ["errors", "--zones", "DE,FR", "--every", "2000", *common],
+    ):
+        first = CliRunner().invoke(module.main, args)
+        assert first.exit_code == 0, (first.output, first.exception)
+        again = CliRunner().invoke(module.main, args)
+        assert again.stderr == "", "what is stored is not done again"
+    shown = CliRunner().invoke(module.main, ["table", *common]).stdout
+    assert "| blend | held out | 1 |" in shown
+    assert "| ridge | " in shown
+    assert "| next 48 h known | held out | 1 |" in shown
+    assert (results / "forecast_archives.csv").read_text().startswith("half,zone,method,windows,mape_day1")
+
+
+def test_the_weights_can_be_fitted_anew(tmp_path: Path, folder: Path) -> None:
+    made = archive(traces(45, 1))
+    write_file(made, "Z0", tmp_path / "Z0_Test_forecast.csv")
+    args = ["weights", "--data", "typical", "--forecasts", str(tmp_path), "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(_experiment().main, args)
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert (tmp_path / "out" / "ridge_prior.csv").read_text().startswith("from_hour,last,")
+    assert (tmp_path / "out" / "blend_prior.csv").read_text().count("\n") == 15
+
+
+def _experiment() -> Any:
+    path = Path(__file__).resolve().parents[2] / "experiments" / "forecasts.py"
+    spec = importlib.util.spec_from_file_location("forecasts_experiment", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

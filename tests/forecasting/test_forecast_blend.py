@@ -1,0 +1,133 @@
+"""The blend: better than either, free of the provider's bias, without a step, and blind to the future."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from forecast_cases import archive, changed, traces
+
+from slackwater.carbon import Traces
+from slackwater.errors import ScenarioError
+from slackwater.forecasting import Blend, Ridge, read_archive
+from slackwater.forecasting.backtest import backtest, window_starts
+from slackwater.forecasting.blend import FEATURES, fit_pooled, pooled_weights
+from slackwater.forecasting.features import EDGES_H
+from slackwater.forecasting.files import ForecastArchive, Issues
+
+
+def mape(method: Blend | Ridge | ForecastArchive, truth: Traces) -> float:
+    return float(backtest(method, truth, window_starts(truth, every=139), replanning=()).mape.mean())
+
+
+def test_it_is_better_than_both() -> None:
+    truth = traces(120, 2)
+    made = archive(truth, error=0.6)
+    blended, provider, ours = (mape(method, truth) for method in (Blend(made), made, Ridge()))
+    assert blended < provider
+    assert blended < ours
+
+
+@pytest.mark.parametrize("bias", [2.0, 0.5])
+def test_a_bias_is_removed(bias: float) -> None:
+    truth = traces(120, 1)
+    fair, biased = (Blend(archive(truth, bias=one, error=0.3)) for one in (1.0, bias))
+    assert mape(biased, truth) < 1.1 * mape(fair, truth)
+    assert mape(archive(truth, bias=bias), truth) > 0.4
+
+
+def test_a_useless_provider_does_little_harm() -> None:
+    truth = traces(150, 1)
+    other = traces(150, 1, seed=50)
+    useless = archive(other, error=0.0)
+    assert mape(Blend(useless), truth) < 1.15 * mape(Ridge(), truth)
+
+
+def test_the_future_changes_nothing() -> None:
+    truth = traces(60, 1)
+    made = archive(truth)
+    issues = made.issues["Z0"]
+    for slot in (300, 900, 1111):
+        known = int(np.searchsorted(issues.issued, issues.issued[0] + slot, side="right"))
+        values = issues.values.copy()
+        values[known:] = 9.0
+        other = ForecastArchive({"Z0": Issues(issued=issues.issued, first=issues.first, values=values)})
+        history = truth.window(truth.start, slot)
+        one, two = Blend(made).forecast(history, 96), Blend(other).forecast(history, 96)
+        assert np.array_equal(one.mean, two.mean)
+        assert np.array_equal(one.low, two.low)
+        many = Blend(other).means(changed(truth, slot), [slot], 96)
+        assert np.allclose(many[0], one.mean, rtol=0, atol=1e-12)
+
+
+def test_many_at_once_are_the_same() -> None:
+    truth = traces(60, 2)
+    made = archive(truth, horizon=48, every=6)
+    origins = [100, 250, 600, 800, 1000, 1001, 1300]
+    one_by_one = [Blend(made).forecast(truth.window(truth.start, origin), 96).mean for origin in origins]
+    assert np.allclose(Blend(made).means(truth, origins, 96), one_by_one, rtol=0, atol=1e-12)
+
+
+def test_there_is_no_step_where_the_provider_ends() -> None:
+    truth = traces(90, 1)
+    made = archive(truth, horizon=48, error=0.2)
+    steps, usual = [], []
+    method = Blend(made)
+    for slot in range(40 * 24, 80 * 24, 71):
+        mean = method.forecast(truth.window(truth.start, slot), 96).mean[0]
+        steps.append(abs(mean[48] - mean[47]))
+        usual.append(np.abs(np.diff(mean[:40])).mean())
+    assert np.mean(steps) < 2.0 * np.mean(usual)
+
+
+def test_far_beyond_the_horizon_it_is_ours() -> None:
+    truth = traces(60, 1)
+    history = truth.window(truth.start, 1200)
+    blended, ours = Blend(archive(truth, horizon=48)).forecast(history, 240), Ridge().forecast(history, 240)
+    assert blended.mean[0, 150:] == pytest.approx(ours.mean[0, 150:], abs=1e-4)
+    assert np.all(blended.low <= blended.mean)
+
+
+def test_holes_zeros_and_a_late_provider() -> None:
+    truth = traces(60, 1)
+    made = archive(truth)
+    values = made.issues["Z0"].values.copy()
+    values[::3, 10:14] = 0.0
+    values[1::5, 30:33] = np.nan
+    broken = ForecastArchive(
+        {"Z0": Issues(issued=made.issues["Z0"].issued, first=made.issues["Z0"].first, values=values)}
+    )
+    assert mape(Blend(broken), truth) < 1.15 * mape(Blend(made), truth)
+    late = ForecastArchive({"Z0": made.issues["Z0"].by(made.issues["Z0"].issued[20])})
+    history = truth.window(truth.start, 1200)
+    assert np.array_equal(Blend(late).forecast(history, 96).mean, Ridge().forecast(history, 96).mean)
+
+
+def test_zones_without_a_provider_have_ours() -> None:
+    truth = traces(60, 2)
+    made = archive(truth)
+    part = ForecastArchive({"Z0": made.issues["Z0"]})
+    history = truth.window(truth.start, 1200)
+    blended, ours = Blend(part).forecast(history, 96), Ridge().forecast(history, 96)
+    assert np.array_equal(blended.mean[1], ours.mean[1])
+    assert not np.array_equal(blended.mean[0], ours.mean[0])
+    assert blended.source == "blend of provider"
+    assert "8 needed" in Blend(part).forecast(truth.window(truth.start, 50), 24).source
+    with pytest.raises(ScenarioError, match="hourly"):
+        Blend(part).forecast(traces(20, slot_minutes=30), 24)
+
+
+def test_the_pooled_weights_are_those_of_such_a_fit() -> None:
+    assert pooled_weights().shape == (len(EDGES_H), len(FEATURES))
+    found = fit_pooled(archive(traces(120, 3), error=0.2), 0.5)
+    assert found[8, FEATURES.index("provider")] > 0.4
+
+
+def test_a_twofold_bias_in_real_forecasts(shared_data: Path) -> None:
+    real = read_archive(shared_data / "forecasts", ["FI"])
+    truth = real.actuals["FI"]
+    starts = window_starts(truth, every=24 * 5)
+    blended, raw = (backtest(method, truth, starts, replanning=()).mape.mean() for method in (Blend(real), real))
+    assert raw > 0.9
+    assert blended < 0.45
