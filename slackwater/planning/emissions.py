@@ -25,7 +25,7 @@ class Emissions:
     server_kg: float
     """Server and network, in the slots in which anyone trains."""
     utility: NDArray[np.float64]
-    """[client], the sum of (g_max - g) over its slots, kg: the paper's u."""
+    """[client], the sum of (g_max - g) over its slots, kg: the paper's u; what was earned before the horizon included."""
 
     @property
     def total_kg(self) -> float:
@@ -49,5 +49,5 @@ def emissions(problem: Problem, packed: NDArray[np.uint8], end: int) -> Emission
         training_kg=training,
         idle_kg=costs.idle_kwh * until_end[costs.row],
         server_kg=0.0 if costs.server_kg is None else math.fsum(costs.server_kg[active]),
-        utility=utilities(slots, training, costs.g_max),
+        utility=utilities(slots, training, problem.g_max, problem.earned),
     )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slackwater.errors import ScenarioError
 from slackwater.planning.emissions import Emissions, emissions
 from slackwater.planning.metrics import Metrics
 from slackwater.planning.problem import Problem
@@ -97,6 +98,7 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON; the file is whole or not there."""
+        self._check_storable()
         from slackwater.planning.storage import save_plan
 
         save_plan(self, Path(path))
@@ -110,6 +112,11 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON holds it."""
+        self._check_storable()
         from slackwater.planning.storage import plan_to_dict
 
         return plan_to_dict(self)
+
+    def _check_storable(self) -> None:
+        if self.problem.earned_kg is not None or self.problem.g_max_kg is not None:
+            raise ScenarioError("A plan for the rest of a run is not stored on its own; keep the state of the run.")

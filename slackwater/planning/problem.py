@@ -75,6 +75,10 @@ class Problem:
     """[slot], kg charged in each slot in which anyone trains; instead of `server`."""
     available: ArrayLike | None = None
     """[client, slot], False where a client cannot train, besides its own `unavailable` periods."""
+    earned_kg: ArrayLike | None = None
+    """[client], utility from slots trained before this horizon, the sum of their (g_max - g), kg: fairness counts the past."""
+    g_max_kg: float | None = None
+    """What utilities are counted from where this horizon is the rest of a longer one; None is its dearest client-slot."""
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -114,6 +118,7 @@ class Problem:
         if not isinstance(self.alpha, str):
             put(self, "alpha", float(self.alpha))
         _ = self.costs  # zones, availability and the reach of the traces are checked now, not when planning starts
+        self._check_past()
 
     @classmethod
     def from_costs(
@@ -234,9 +239,40 @@ class Problem:
             server_kg=self._server_costs(traces),
         )
 
+    @cached_property
+    def g_max(self) -> float:
+        """The paper's g_max, kg: what is saved in a slot is counted from it."""
+        return self.costs.g_max if self.g_max_kg is None else self.g_max_kg
+
+    @property
+    def earned(self) -> NDArray[np.float64] | float:
+        """[client], utility from before this horizon, kg; 0 where there was nothing before."""
+        return 0.0 if self.earned_kg is None else np.asarray(self.earned_kg, dtype=np.float64)
+
     def slot_start(self, slot: int) -> datetime:
         """Start of a slot of the horizon (its end, for the number after the last)."""
         return self.first_slot + timedelta(minutes=self.traces.slot_minutes * slot)
+
+    def _check_past(self) -> None:
+        if self.earned_kg is not None:
+            earned = _numbers("earned_kg", self.earned_kg)
+            if earned.shape != (len(self.fleet),) or not np.all(np.isfinite(earned)) or np.any(earned < 0):
+                raise ScenarioError(
+                    f"earned_kg must hold a finite number, not below 0, for each of the {len(self.fleet)} clients."
+                )
+            if self.coupled:
+                raise ScenarioError(
+                    "earned_kg is not supported together with max_parallel or a server: what ties clients together "
+                    "can only be planned from the start."
+                )
+            object.__setattr__(self, "earned_kg", earned)
+        if self.g_max_kg is None:
+            return
+        dearest = self.costs.g_max
+        if not _is_number(self.g_max_kg) or self.g_max_kg < dearest:
+            raise ScenarioError(
+                f"g_max_kg must be at least the {dearest:.6g} kg of the dearest client-slot, not {self.g_max_kg!r}."
+            )
 
     def _resolved_slack(self) -> int:
         if self.deadline is None:

@@ -27,21 +27,23 @@ class Groups:
     def __init__(self, problem: Problem) -> None:
         costs, fleet = problem.costs, problem.fleet
         self.problem, self.costs = problem, costs
-        self.g_max = costs.g_max
+        self.g_max = problem.g_max
         self.noise = NOISE * self.g_max  # what utilities may be off by
         kind, one = alike(costs.row, costs.mask)
         self.intensity: NDArray[np.float64] = costs.intensity[costs.row[one]]
         self.available: NDArray[np.bool_] = costs.available[costs.mask[one]]
-        self.of_client, first = alike(kind, costs.energy_kwh, fleet.min_slots, fleet.max_slots)
+        past = [] if problem.earned_kg is None else [np.asarray(problem.earned)]
+        self.of_client, first = alike(kind, costs.energy_kwh, fleet.min_slots, fleet.max_slots, *past)
         self.size: NDArray[np.int64] = np.bincount(self.of_client)
         self.kind, self.energy = kind[first], costs.energy_kwh[first]
         self.min_slots, self.max_slots = fleet.min_slots[first], fleet.max_slots[first]
+        self.earned: NDArray[np.float64] = past[0][first] if past else np.zeros(len(first))
         # Cheapest first, earlier first among equals; a slot that is not available costs infinitely much.
         self.price: NDArray[np.float64] = np.where(self.available, self.intensity, np.inf)
         self.order: NDArray[np.intp] = np.argsort(self.price, axis=1, kind="stable")
         self.idle_until: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(costs.idle_kg())])
         self.utility: Utility = problem.utility.scaled(
-            clients=len(fleet), least=self.noise, largest=costs.slots * self.g_max
+            clients=len(fleet), least=self.noise, largest=costs.slots * self.g_max + float(self.earned.max())
         )
 
 
@@ -58,7 +60,7 @@ class Stage:
     window_kg: float
     idle_kg: float
     base: NDArray[np.float64]
-    """[group], utility that the window gives."""
+    """[group], utility from the window and from before the horizon."""
     low: NDArray[np.intp]
     """[group], slots that are taken in any case."""
     high: NDArray[np.intp]
@@ -95,7 +97,9 @@ class Stage:
             window_kg=float(groups.size @ (groups.energy * window_ci[groups.kind]))
             + (float(server[before:stop][there.any(axis=0)].sum()) if server is not None else 0.0),
             idle_kg=float(groups.idle_until[stop]),
-            base=utilities(there.sum(axis=1)[groups.kind], groups.energy * window_ci[groups.kind], groups.g_max),
+            base=utilities(
+                there.sum(axis=1)[groups.kind], groups.energy * window_ci[groups.kind], groups.g_max, groups.earned
+            ),
             low=low,
             high=high,
         )

@@ -12,23 +12,25 @@ from slackwater.carbon.traces import Traces
 from slackwater.planning.fleet import Client
 from slackwater.planning.problem import Problem
 
+_COARSE = st.sampled_from([0.0, 0.125, 0.25, 0.5, 1.0])  # exact in binary, so that sums tie exactly
 _COSTS = st.one_of(
-    st.sampled_from([0.0, 0.125, 0.25, 0.5, 1.0]),  # exact in binary, so that sums tie exactly
+    _COARSE,
     st.floats(0.01, 1.0, allow_nan=False).map(lambda x: round(x, 3)),
 )
 ALPHAS = st.sampled_from([1.0, 0.9, 0.5, 0.1, 0.001, "log", "max-min"])
 
 
 @st.composite
-def small_problems(draw: st.DrawFn, *, most_cells: int = 12, coupled: bool = False) -> Small:
-    """Few enough client-slots to try every schedule."""
+def small_problems(draw: st.DrawFn, *, most_cells: int = 12, coupled: bool = False, coarse: bool = False) -> Small:
+    """Few enough client-slots to try every schedule. `coarse` draws from so few costs that many schedules tie."""
+    costs = _COARSE if coarse else _COSTS
     clients = draw(st.integers(1, 4))
     horizon = draw(st.integers(1, max(1, most_cells // clients)))
     rounds = draw(st.integers(1, horizon))
     fine_tune = draw(st.integers(0, min(2, rounds)))
     flat = draw(st.booleans()) and draw(st.booleans())
-    value = draw(_COSTS)
-    g = np.array([[value if flat else draw(_COSTS) for _ in range(horizon)] for _ in range(clients)])
+    value = draw(costs)
+    g = np.array([[value if flat else draw(costs) for _ in range(horizon)] for _ in range(clients)])
     total = float(g.sum())
     share = draw(st.sampled_from([1e-6, 0.05, 0.2, 0.3, 0.5, 0.75, 1.0, 10.0]) | st.floats(0.01, 1.2))
     free = np.ones((clients, horizon), dtype=bool)

@@ -1,0 +1,320 @@
+"""The back-test command: what planning on forecasts would have come to."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from slackwater.carbon import Traces, load_traces
+from slackwater.carbon.load import TYPICAL
+from slackwater.cli.options import (
+    ListOf,
+    Time,
+    chart_option,
+    console,
+    data_option,
+    fill_option,
+    filled,
+    json_option,
+    print_json,
+    say,
+)
+from slackwater.config import Scenario, load_scenario
+from slackwater.errors import DataError, InfeasibleError, ScenarioError
+from slackwater.forecasting.files import ForecastArchive, read_archive
+from slackwater.planning.fleet import Client, Fleet
+from slackwater.planning.plan import Plan
+from slackwater.planning.planner import plan
+from slackwater.planning.problem import Problem
+from slackwater.planning.storage import write_whole
+from slackwater.replanning import Backtest, Settings, backtest, spread_starts
+from slackwater.replanning.adversarial import ADVERSARIAL
+from slackwater.replanning.choices import archive_actuals, backtest_forecaster
+from slackwater.replanning.summary import as_csv, summarise
+from slackwater.report import charts
+from slackwater.report.backtests import backtest_chart, backtest_table
+from slackwater.units import iso
+
+_PERIOD = re.compile(r"^(\d+)h$")
+
+
+def period(text: str) -> int | None:
+    """Hours of '6h', or None for 'never'."""
+    if text.lower() == "never":
+        return None
+    match = _PERIOD.match(text.lower())
+    if match is None or int(match[1]) == 0:
+        raise ValueError
+    return int(match[1])
+
+
+@click.command("backtest")
+@click.argument("scenario", type=click.Path(path_type=Path))
+@click.option(
+    "--start",
+    type=Time(),
+    metavar="TIME",
+    help="First start, like 2023-07-12T00:00Z; 14 days into the data by default.",
+)
+@click.option(
+    "--repeat",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Starts, spread evenly from the first to the last that fits.",
+)
+@click.option(
+    "--forecast",
+    "forecasts",
+    type=ListOf(str, "forecast"),
+    default="persistence",
+    show_default=True,
+    metavar="NAME,..",
+    help="persistence, same-hour-mean, ridge, file, blend, error-model, oracle; or as wrong as can be: "
+    f"{', '.join(ADVERSARIAL)}.",
+)
+@click.option(
+    "--forecasts",
+    "archive",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    callback=filled,
+    help="Forecasts that a provider issued, for 'file' and 'blend': a CSV file or a folder of them.",
+)
+@click.option(
+    "--replan",
+    "replans",
+    type=ListOf(period, "period like 24h, 6h or 1h, or never"),
+    default="6h",
+    show_default=True,
+    metavar="24h|6h|1h|never,..",
+    help="How often what is left is planned anew.",
+)
+@click.option(
+    "--reserve",
+    type=float,
+    default=Settings().reserve,
+    show_default=True,
+    metavar="P",
+    help="Probability with which a plan is meant to keep the budget (0.5 keeps nothing back).",
+)
+@click.option(
+    "--bound",
+    type=float,
+    default=Settings().margin,
+    show_default=True,
+    metavar="FACTOR",
+    help="How far the upper bound of intensity lies beyond the largest rise and level of the last four weeks.",
+)
+@click.option(
+    "--lag",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    metavar="SLOTS",
+    help="Slots after its end until a slot's actual is known.",
+)
+@click.option(
+    "--budget-rounds",
+    type=click.IntRange(1),
+    metavar="N",
+    help="At every start, budget what all clients emit in its first N slots (instead of budget_kg).",
+)
+@click.option(
+    "--actuals",
+    type=click.Choice(["data", "forecasts"]),
+    default="data",
+    show_default=True,
+    help="Settle with the scenario's data, or with the actuals in the forecast files (some providers count differently).",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    callback=filled,
+    help="Save backtests.csv and summary.json here.",
+)
+@chart_option("planned and realised kg, objective and unused budget")
+@data_option
+@fill_option
+@json_option
+def command(
+    scenario: Path,
+    start: datetime | None,
+    repeat: int,
+    forecasts: list[str],
+    archive: Path | None,
+    replans: list[int | None],
+    reserve: float,
+    bound: float,
+    lag: int,
+    budget_rounds: int | None,
+    actuals: str,
+    out: Path | None,
+    chart: Path | None,
+    data: str | None,
+    fill_hours: int | None,
+    as_json: bool,
+) -> None:
+    """Run a SCENARIO in the past: plan on the forecasts of the time, settle with what came, and compare with perfect foresight."""
+    asked = load_scenario(scenario)
+    issued = _archive(asked, archive) if archive is not None else None
+    truth = _truth(asked, scenario, data, fill_hours, issued, actuals)
+    ways = [_settings(hours, truth.slot_minutes, reserve, bound) for hours in replans]
+    chosen = {name: backtest_forecaster(name, truth, issued) for name in forecasts}
+    slots = _horizon(asked)
+    starts = spread_starts(truth, slots, repeat, first=start)
+    runs: list[Backtest] = []
+    with _bar(len(starts) * len(chosen) * len(ways)) as advance:
+        for begin in starts:
+            problem = _problem(asked, truth, begin, budget_rounds)
+            best = _oracle(problem)
+            for name, one in chosen.items():
+                for way in ways:
+                    runs.append(backtest(problem, truth, one, way, lag=lag, oracle=best, label=name))
+                    advance()
+    runs.sort(key=lambda run: forecasts.index(run.forecast))
+    stated = {"margin": bound, "reserve": reserve, "lag_slots": lag, "lookback_days": ways[0].lookback_days}
+    _show(runs, truth, stated, out, chart, as_json)
+
+
+COMMANDS = (command,)
+
+
+def _show(
+    runs: list[Backtest],
+    truth: Traces,
+    stated: dict[str, float],
+    out: Path | None,
+    chart: Path | None,
+    as_json: bool,
+) -> None:
+    summaries = summarise(runs)
+    data = {
+        "settings": stated,
+        "summary": [one.to_dict() for one in summaries],
+        "runs": [{**run.row(), "messages": list(run.messages)} for run in runs],
+        "synthetic": truth.synthetic,
+        "sources": {p.zone: p.source for p in truth.provenance},
+    }
+    if out is not None:
+        write_whole(out / "backtests.csv", as_csv(runs))
+        write_whole(
+            out / "summary.json", json.dumps({key: data[key] for key in ("settings", "summary")}, indent=1) + "\n"
+        )
+        say(f"saved {out / 'backtests.csv'} and {out / 'summary.json'}")
+    if chart is not None:
+        charts.save(backtest_chart(runs, synthetic=truth.synthetic, slot_minutes=truth.slot_minutes), chart)
+        say(f"drew {chart}")
+    if as_json:
+        print_json(data)
+    else:
+        console().print(backtest_table(summaries, synthetic=truth.synthetic, slot_minutes=truth.slot_minutes))
+
+
+def _oracle(problem: Problem) -> Plan:
+    """The plan with perfect foresight; where there is none at all, the start is named."""
+    try:
+        return plan(problem)
+    except InfeasibleError as error:
+        raise InfeasibleError(
+            f"Even with perfect foresight the run from {iso(problem.first_slot)} cannot be done: {error}",
+            least_budget_kg=error.least_budget_kg,
+            end=error.end,
+        ) from None
+
+
+def _settings(hours: int | None, slot_minutes: int, reserve: float, bound: float) -> Settings:
+    if hours is not None and (hours * 60) % slot_minutes:
+        raise ScenarioError(f"--replan {hours}h is not a whole number of slots of {slot_minutes} minutes.")
+    slots = None if hours is None else hours * 60 // slot_minutes
+    return Settings(replan_slots=slots, reserve=reserve, margin=bound)
+
+
+def _zones(scenario: Scenario) -> list[str]:
+    return sorted({section.zone for section in scenario.client})
+
+
+def _archive(scenario: Scenario, source: Path) -> ForecastArchive:
+    if not source.exists():
+        raise DataError(f"There are no forecasts at {source}.")
+    return read_archive(source, _zones(scenario), factor=scenario.data.factor)
+
+
+def _truth(
+    scenario: Scenario,
+    path: Path,
+    data: str | None,
+    fill_hours: int | None,
+    archive: ForecastArchive | None,
+    actuals: str,
+) -> Traces:
+    """All the actuals there are of the scenario's zones: what comes before a run is what its forecasts learn from."""
+    if actuals == "forecasts":
+        if archive is None:
+            raise ScenarioError("--actuals forecasts needs the files that have them: give --forecasts FOLDER.")
+        return archive_actuals(archive, _zones(scenario))
+    source = scenario.data.source if data is None else data
+    if not isinstance(source, str):
+        raise ScenarioError("A back-test takes its actuals from files, not from providers: give --data FOLDER.")
+    return load_traces(
+        source if data is not None or source == TYPICAL else path.parent / Path(source).expanduser(),
+        zones=_zones(scenario),
+        factor=scenario.data.factor,
+        slot_minutes=scenario.slot_minutes,
+        fill_hours=scenario.data.fill_hours if fill_hours is None else fill_hours,
+    )
+
+
+def _horizon(scenario: Scenario) -> int:
+    if scenario.deadline is None:
+        return scenario.rounds + (scenario.slack or 0)
+    return int((scenario.deadline - scenario.start).total_seconds() / 60 // scenario.slot_minutes)
+
+
+def _problem(scenario: Scenario, truth: Traces, start: datetime, budget_rounds: int | None) -> Problem:
+    if scenario.server is not None or scenario.max_parallel is not None:
+        raise ScenarioError(
+            "A back-test does not know max_parallel and [server] yet: what ties clients together can only be planned "
+            "from the start. Take them out of the scenario."
+        )
+    problem = Problem(
+        clients=Fleet.from_clients([Client(**section.model_dump()) for section in scenario.client]),
+        traces=truth,
+        start=start,
+        rounds=scenario.rounds,
+        slack=_horizon(scenario) - scenario.rounds,
+        budget_kg=scenario.budget_kg,
+        fine_tune=scenario.fine_tune,
+        alpha=scenario.alpha,
+        round_minutes=scenario.round_minutes,
+        window=scenario.window,
+    )
+    if budget_rounds is None:
+        return problem
+    if budget_rounds > problem.horizon:
+        raise ScenarioError(f"--budget-rounds {budget_rounds} is longer than the horizon of {problem.horizon} slots.")
+    costs = problem.costs
+    first = costs.dense()[:, :budget_rounds].sum() + costs.idle_kg()[:budget_rounds].sum()
+    return problem.with_settings(budget_kg=float(first))
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[], None]]:
+    """A bar with the time that is left, on a terminal; elsewhere nothing."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    columns = (TextColumn("back-tests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda: bar.advance(task)

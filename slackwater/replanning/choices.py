@@ -1,0 +1,51 @@
+"""Forecasters for back-tests by name, the adversarial ones included, and the actuals that come with a provider's forecasts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from slackwater.carbon.traces import Traces
+from slackwater.errors import DataError, ScenarioError
+from slackwater.forecasting.blend import Blend
+from slackwater.forecasting.files import ForecastArchive
+from slackwater.forecasting.forecast import Forecaster
+from slackwater.forecasting.registry import NEED_TRUTH, forecaster, forecaster_names
+from slackwater.forecasting.ridge import Ridge
+from slackwater.replanning.adversarial import ADVERSARIAL, adversary
+
+FILE, BLEND = "file", "blend"
+_HOUR_S = 3600
+
+
+def backtest_forecaster(name: str, truth: Traces, archive: ForecastArchive | None = None) -> Forecaster:
+    """`file` repeats what the provider issued, `blend` corrects it; both need the archive."""
+    if name in ADVERSARIAL:
+        return adversary(name, truth)
+    if name in (FILE, BLEND):
+        if archive is None:
+            raise ScenarioError(f"The forecast {name!r} needs what the provider issued: give --forecasts FOLDER.")
+        return archive if name == FILE else Blend(archive)
+    if name == Ridge.name:
+        return Ridge()
+    if name not in forecaster_names():
+        known = ", ".join(dict.fromkeys([*forecaster_names(), Ridge.name, FILE, BLEND, *ADVERSARIAL]))
+        raise ScenarioError(f"There is no forecast {name!r}. Known are {known}.")
+    return forecaster(name, truth=truth) if name in NEED_TRUTH else forecaster(name)
+
+
+def archive_actuals(archive: ForecastArchive, zones: Sequence[str]) -> Traces:
+    """The actuals of an archive over the time that all zones share."""
+    rows = [archive.actuals[zone] for zone in zones]
+    start, end = max(row.start for row in rows), min(row.end for row in rows)
+    if start >= end:
+        raise DataError(f"The forecasts of {', '.join(zones)} have no time in common.")
+    parts = [row.window(start, round((end - start).total_seconds() / _HOUR_S)) for row in rows]
+    return Traces(
+        zones=tuple(zones),
+        start=start,
+        intensity=np.concatenate([part.intensity for part in parts]),
+        factor=rows[0].factor,
+        provenance=tuple(part.provenance[0] for part in parts),
+    )

@@ -1,0 +1,243 @@
+"""One decision: who trains in this slot, and where the fine-tuning window goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slackwater.planning.utility import utilities
+from slackwater.replanning.holding import Floats, Holding, Mask
+from slackwater.replanning.remaining import Rest, remaining_problem, solve
+from slackwater.replanning.reserve import reserve_kg
+
+
+@dataclass(kw_only=True, eq=False)
+class Now(Holding):
+    """What is decided for one slot, step by step."""
+
+    trains: Mask = field(init=False)
+    held_kg: float = 0.0
+    protected_kg: float = 0.0
+    in_window: bool = False
+    replanned: bool = False
+    messages: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.trains = self.nobody.copy()
+
+    def say(self, message: str) -> None:
+        """Something the run's owner should know."""
+        self.messages.append(message)
+
+    def decide(self) -> None:
+        """Fill in `trains` and `held_kg`, and move the window in the state where it must be."""
+        state = self.state
+        if state.window_done:
+            self._continue_window()
+            return
+        if state.due(self.settings.replan_slots):
+            self._replan()
+        if self.slot >= state.window_at and not self._at_window():
+            return
+        self._before_window()
+
+    # -- planning
+
+    def _replan(self) -> None:
+        """A plan for what is left, on the mean of the forecast, with the reserve and the window's bound kept out of it."""
+        state = self.state
+        left = self.problem.budget_kg - self.past.spent_kg - self.past.expected_kg
+        if state.planned_at is None:  # how much to keep back is read off a plan: the last one, or a first draft
+            self._take(self._solved(left))
+        state.reserve_kg = reserve_kg(self.expected, self._planned_energy(), self.settings.reserve)
+        self._take(self._solved(left - state.reserve_kg - self._in_vain_kg()))
+        self.replanned, state.planned_at = True, self.slot
+        state.planned_kg = self._planned_kg()
+
+    def _take(self, rest: Rest | None) -> None:
+        """Make this the plan; where there is none, nothing but the window at its cheapest place."""
+        state = self.state
+        state.plan[:, self.slot :] = False if rest is None else rest.matrix
+        if rest is not None:
+            state.window_at = self.slot + rest.window_at
+            return
+        places = self.places(self.slot)
+        state.window_at = self._cheapest(places) if len(places) else self.problem.horizon - state.window_slots
+
+    def _solved(self, budget_kg: float) -> Rest | None:
+        if budget_kg <= 0:
+            return None
+        for limits in (True, False):
+            rest = solve(
+                remaining_problem(
+                    self.problem,
+                    slot=self.slot,
+                    budget_kg=budget_kg,
+                    window_slots=self.state.window_slots,
+                    expected=self.expected.traces(),
+                    earned_kg=self.past.earned_kg(self.g_max),
+                    done=self.past.slots,
+                    g_max_kg=self.g_max,
+                    limits=limits,
+                )
+            )
+            if rest is not None or not self.problem.fleet.min_slots.any():
+                return rest
+        return None
+
+    def _planned_energy(self) -> Floats:
+        """[zone, slot] from the end of what is known on: what the plan draws before its window."""
+        energy = np.zeros_like(self.expected.mean)
+        planned = self.state.plan[:, self.slot :]
+        first = self.expected.slots - planned.shape[1]
+        np.add.at(energy[:, first:], self.rows, self.problem.costs.energy_kwh[:, None] * planned)
+        return energy
+
+    def _in_vain_kg(self) -> float:
+        """What will be held for the window beyond what it emits, when it begins: nothing after it can use that."""
+        lead = self.lead(self.slot)
+        return sum(self._in_vain_at(slot, lead) for slot in range(self.state.window_at, self._window_stop))
+
+    def _in_vain_at(self, slot: int, lead: int) -> float:
+        energy = self.energy_kwh(self.there[:, slot])
+        coming = energy @ self.intensity
+        last = coming[slot - lead] if slot >= lead else energy @ self.known.intensity[:, -1]
+        held = self.bounds.kg_from(energy, float(last), lead=lead, ahead=self.lead(slot))
+        return max(0.0, held - float(coming[slot]))
+
+    @property
+    def _window_stop(self) -> int:
+        return self.state.window_at + self.state.window_slots
+
+    def _planned_kg(self) -> float:
+        costs, state, stop = self.problem.costs, self.state, self._window_stop
+        planned = state.plan.copy()
+        planned[:, state.window_at : stop] = self.there[:, state.window_at : stop]
+        per_slot = planned * costs.energy_kwh[:, None] + costs.idle_kwh[:, None]
+        ahead = slice(self.slot, stop)
+        return (
+            self.past.spent_kg + self.past.expected_kg + float((per_slot * self.intensity[self.rows])[:, ahead].sum())
+        )
+
+    def _cheapest(self, places: NDArray[np.intp]) -> int:
+        """The place whose window is expected to emit least."""
+        per_slot = (self.problem.costs.energy_kwh[:, None] * self.there * self.intensity[self.rows]).sum(axis=0)
+        total = np.concatenate([[0.0], np.cumsum(per_slot)])
+        return int(places[np.argmin(total[places + self.state.window_slots] - total[places])])
+
+    # -- the window
+
+    def _begin_window(self) -> None:
+        self.state.window_at = self.slot
+        self._train_window(self.window_kg(self.slot, self.slot))
+
+    def _train_window(self, most_kg: float) -> None:
+        self.trains = self.there[:, self.slot].copy()
+        self.held_kg = min(self.hold_kg(self.trains, self.slot), most_kg)
+        self.in_window = True
+
+    def _continue_window(self) -> None:
+        """The next slot of a window that has begun, or its early end."""
+        state = self.state
+        if self.hold_kg(self.there[:, self.slot], self.slot) <= self.free_kg:
+            self._train_window(self.free_kg)
+            return
+        self.say(
+            f"The window is shortened from {state.window_slots} to {state.window_done} slots: slot {self.slot} may cost "
+            f"more than the {self.free_kg:.6g} kg that are left."
+        )
+        state.window_slots = state.window_done
+        state.stopped_at = self.slot
+
+    def _at_window(self) -> bool:
+        """The window is due. Begin it; or move, shorten or drop it. Whether the slot is still to be decided."""
+        state = self.state
+        if state.window_slots == 0:
+            state.stopped_at = self.slot
+            return False
+        while state.window_slots:
+            places, need = self.places(self.slot), self.window_kg(self.slot, self.slot)
+            if self.slot in places and need <= self.free_kg:
+                self._begin_window()
+                return False
+            why = f"{need:.6g} kg may be needed at slot {self.slot}, {self.free_kg:.6g} kg are left"
+            if len(later := places[places > self.slot]):
+                state.window_at = self._cheapest(later)
+                self.say(f"The window is moved from slot {self.slot} to {state.window_at}: {why}.")
+                return True
+            state.shorten_window()
+            what = f"shortened to {state.window_slots} slots" if state.window_slots else "dropped"
+            self.say(f"The window is {what}: {why}, and there is no later place.")
+        state.window_at, state.planned_at = self.problem.horizon, None
+        return True
+
+    def _before_window(self) -> None:
+        """Who of the plan trains in this slot, without endangering the window."""
+        state = self.state
+        self.protected_kg = self._protected_kg()
+        room, waiting = self.free_kg - self.protected_kg, self.hold_kg(self.nobody, self.slot) if self.idle else 0.0
+        if room >= waiting:
+            self.trains = self._affordable(state.plan[:, self.slot] & self.there[:, self.slot], room)
+            self.held_kg = self.hold_kg(self.trains, self.slot) if self.idle or self.trains.any() else 0.0
+            return
+        if (
+            state.window_slots
+            and self.slot in self.places(self.slot)
+            and self.window_kg(self.slot, self.slot) <= self.free_kg
+        ):
+            self.say(
+                f"The window is moved from slot {state.window_at} forward to {self.slot}: later it may cost more than the "
+                f"{self.free_kg:.6g} kg that are left."
+            )
+            self.protected_kg = 0.0
+            self._begin_window()
+        elif waiting > self.free_kg:
+            what = "The window is dropped, and the run stops" if state.window_slots else "The run stops"
+            self.say(
+                f"{what} before slot {self.slot}: idle draw alone may cost more than the {self.free_kg:.6g} kg left."
+            )
+            state.window_slots, state.stopped_at = 0, self.slot
+        else:
+            self.held_kg = waiting
+
+    def _protected_kg(self) -> float:
+        """The least upper bound of the window at its place, as soon as possible, or wherever one was stated before.
+
+        One of these can then still be had: where the money is only enough for one place, the window begins there.
+        """
+        places = self.places(self.slot + 1)
+        if not self.state.window_slots or not len(places):
+            return 0.0
+        soonest = int(places[0])
+        least = min(self.window_kg(first, self.slot + 1) for first in {soonest, max(self.state.window_at, soonest)})
+        # Idle draw until then is in the first two only, and a place that was stated may be far.
+        return least if self.idle else min(least, float(self.state.stated_kg[places].min()))
+
+    def _affordable(self, wanted: Mask, room_kg: float) -> Mask:
+        """As many of the wanted as fit at the upper bound, the best gain per kg first."""
+        if not wanted.any() or self.hold_kg(wanted, self.slot) <= room_kg:
+            return wanted
+        g = self.problem.costs.energy_kwh * self.intensity[self.rows, self.slot]
+        so_far, after = (
+            self.problem.utility.of(utilities(self.past.slots + more, self.past.training_kg + more * g, self.g_max))
+            for more in (0, 1)
+        )
+        order = np.argsort(-np.where(wanted, (after - so_far) / np.maximum(g, 1e-300), -np.inf), kind="stable")
+        low, high = 0, int(wanted.sum())
+        chosen = self.nobody
+        while low < high:  # the bound grows with the number of clients, but for rare sets; what is returned is checked
+            middle = (low + high + 1) // 2
+            trial = self.nobody.copy()
+            trial[order[:middle]] = True
+            if self.hold_kg(trial, self.slot) <= room_kg:
+                low, chosen = middle, trial
+            else:
+                high = middle - 1
+        self.say(
+            f"{int(chosen.sum())} of {int(wanted.sum())} planned clients train in slot {self.slot}: all of them might cost "
+            f"more than the {room_kg:.6g} kg that are free."
+        )
+        return chosen

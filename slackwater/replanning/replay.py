@@ -1,0 +1,168 @@
+"""How much more than planned would have been emitted: plans as they would have been made in the past, settled.
+
+Choosing what looks cheap picks what is forecast too low, so a plan emits more than it says even where the forecast is
+right on average. By how much is not in the forecast's interval; it is measured here, with the same forecaster, the
+same clients and a budget of the same shape, before a run begins. Nothing after the end of `known` is looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slackwater.carbon.traces import Traces
+from slackwater.errors import DataError
+from slackwater.forecasting.forecast import Forecast, Forecaster
+from slackwater.planning.problem import Problem
+from slackwater.replanning.adversarial import NoForecastError
+from slackwater.replanning.outlook import outlook
+from slackwater.replanning.remaining import solve
+
+Floats = NDArray[np.float64]
+
+PARTS = 3
+"""Slots to come are told apart by the day that they are ahead: the first, the second, and all later ones."""
+MOST, LEAST = 20, 5
+"""Plans of the past: not more, and no use of fewer."""
+_STEP_DAYS = 2
+_PAST_DAYS = 8
+"""What forecasters need before an origin; also the days whose mean scales the budget."""
+_POOLED = 0.2
+"""Share of a plan's kg by which the excess of a part of it is pulled to that of the whole: parts may hold next to nothing."""
+_MINUTES_PER_DAY = 1440
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Replay:
+    """What plans of the past emitted beyond what they said."""
+
+    excess: Floats
+    """[plan, part]: realised / planned - 1 of the slots that were so many days ahead."""
+    apart: float
+    """How many of the plans would have shared no hour with another: those that overlap tell less than their number."""
+
+    def quantile(self, planned_kg: Floats, probability: float) -> float:
+        """The excess, as a share of all that is planned [part], that is not passed with this probability; at least 0.
+
+        The quantile has the (n + 1) / n of split conformal prediction, n being the plans that are apart.
+        """
+        total = float(planned_kg.sum())
+        if total <= 0:
+            return 0.0
+        level = min(1.0, probability * (self.apart + 1) / self.apart)
+        return max(0.0, float(np.quantile(self.excess @ planned_kg, level)) / total)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {"excess": self.excess.tolist(), "apart": self.apart}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Replay:
+        """Back from JSON."""
+        return cls(excess=np.array(data["excess"], dtype=np.float64), apart=float(data["apart"]))
+
+
+def by_part(per_slot: Floats, slot_minutes: int) -> Floats:
+    """[part] of what is [slot], from the slot to decide on."""
+    day = _MINUTES_PER_DAY // slot_minutes
+    parts = np.minimum(np.arange(len(per_slot)) // day, PARTS - 1)
+    return np.bincount(parts, weights=per_slot, minlength=PARTS).astype(np.float64)
+
+
+def replay(
+    problem: Problem,
+    known: Traces,
+    forecaster: Forecaster,
+    *,
+    slots: int,
+    lag: int = 1,
+    since: datetime | None = None,
+) -> Replay | None:
+    """Plan at up to 20 origins before the run as it would be planned now; None where fewer than 5 can be had.
+
+    `slots` is how many a forecast is asked for, from the end of what was known then, which was `lag` slots before the
+    origin. `since` leaves out origins at which a provider had not issued anything yet. The budget is so many hours of
+    the week before as the run's budget is of the week before the run.
+    """
+    origins = _origins(problem, known, slots=slots, lag=lag, since=since)
+    planned, emitted, used = list[Floats](), list[Floats](), list[int]()
+    for origin in origins:
+        history = known.window(known.start, origin)
+        try:
+            forecast: Forecast | None = forecaster.forecast(history, slots)
+        except NoForecastError:
+            forecast = None
+        except DataError:  # it has nothing to say of that time
+            continue
+        expected, _ = outlook(history, forecast, lag + problem.horizon)
+        energy = _planned_energy(problem, history, expected, known, lag)
+        if energy is None:
+            continue
+        came = known.intensity[:, origin + lag : origin + lag + problem.horizon]
+        planned.append(by_part((energy * expected.mean[:, lag:]).sum(axis=0), known.slot_minutes))
+        emitted.append(by_part((energy * came).sum(axis=0), known.slot_minutes))
+        used.append(origin)
+    if len(used) < LEAST or not np.all(np.sum(planned, axis=1) > 0):
+        return None
+    said, more = np.array(planned), np.array(emitted) - np.array(planned)
+    whole = said.sum(axis=1, keepdims=True)
+    excess = (more + _POOLED * more.sum(axis=1, keepdims=True)) / (said + _POOLED * whole)
+    apart = (max(used) - min(used)) / problem.horizon + 1
+    return Replay(excess=excess, apart=min(apart, len(used)))
+
+
+def _origins(problem: Problem, known: Traces, *, slots: int, lag: int, since: datetime | None) -> list[int]:
+    """Ends of what was known, at the run's time of day, the newest first: what was planned then has come by now."""
+    day = _MINUTES_PER_DAY // known.slot_minutes
+    first = _PAST_DAYS * day
+    if since is not None:
+        first = max(first, -((known.start - since) // timedelta(minutes=known.slot_minutes)))
+    needed = max(slots, lag + problem.horizon)
+    last = known.slots - -(-needed // day) * day
+    if last < first:
+        return []
+    step = min(max((last - first) // (MOST - 1) // day, 1), _STEP_DAYS) * day
+    return list(range(last, first - 1, -step))[:MOST]
+
+
+def _planned_energy(
+    problem: Problem, history: Traces, expected: Forecast, known: Traces, lag: int
+) -> Floats | None:
+    """[zone, slot] of the horizon: what the plan of that time would have drawn; None where nothing fitted."""
+    costs = problem.costs
+    there = costs.can_train()
+    rows = np.array([known.index(zone) for zone in problem.fleet.zone], dtype=np.intp)
+    week = _PAST_DAYS * _MINUTES_PER_DAY // known.slot_minutes
+    then, now = (
+        float(costs.energy_kwh @ one.intensity[rows, -week:].mean(axis=1)) for one in (history, known)
+    )
+    if then <= 0 or now <= 0:
+        return None
+    asked = Problem(
+        clients=problem.fleet,
+        traces=expected.traces(),
+        start=history.end + lag * timedelta(minutes=known.slot_minutes),
+        rounds=problem.rounds,
+        slack=problem.horizon - problem.rounds,
+        budget_kg=problem.budget_kg * then / now,
+        fine_tune=problem.fine_tune,
+        alpha=problem.alpha,
+        round_minutes=problem.round_minutes,
+        window=problem.window,
+        available=there,
+    )
+    rest = solve(asked)
+    if rest is None:
+        return None
+    stop = rest.window_at + problem.fine_tune
+    trains = rest.matrix.copy()
+    trains[:, rest.window_at : stop] = there[:, rest.window_at : stop]
+    drawn = trains * costs.energy_kwh[:, None]
+    drawn[:, :stop] += costs.idle_kwh[:, None]
+    energy = np.zeros((len(known.zones), problem.horizon))
+    np.add.at(energy, rows, drawn)
+    return energy

@@ -1,0 +1,98 @@
+"""Where a run stands: all that the controller must remember from slot to slot, as plain data."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slackwater.errors import DataError
+from slackwater.planning.problem import Problem
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """What was decided so far. What it cost is not kept here: that is the ledger's, or the actuals' to say."""
+
+    slot: int = 0
+    """The next slot to decide."""
+    trained: NDArray[np.bool_]
+    """[client, slot], who trained; False from `slot` on."""
+    held_kg: NDArray[np.float64]
+    """[slot], the upper bound at which a slot was taken on; 0 from `slot` on."""
+    plan: NDArray[np.bool_]
+    """[client, slot], who is to train before the window; meaningful from `slot` on."""
+    planned_at: int | None = None
+    """Slot at which the plan was made; None before the first."""
+    window_at: int = 0
+    """First slot of the window, as planned or begun."""
+    window_slots: int
+    """Length of the window: `fine_tune`, or what it was shortened to."""
+    stated_kg: NDArray[np.float64]
+    """[slot], the least upper bound stated so far of a window that begins there; infinite where none was."""
+    window_done: int = 0
+    """Slots of the window that were trained."""
+    stopped_at: int | None = None
+    """Slots that the run lasted, once it is over."""
+    reserve_kg: float = 0.0
+    """Kept back because forecasts err, by the plan."""
+    planned_kg: float = 0.0
+    """All that the run emits by the plan, as expected when it was made."""
+
+    @classmethod
+    def initial(cls, problem: Problem) -> State:
+        """Before the first slot."""
+        shape = (len(problem.fleet), problem.horizon)
+        return cls(
+            trained=np.zeros(shape, dtype=bool),
+            held_kg=np.zeros(shape[1]),
+            plan=np.zeros(shape, dtype=bool),
+            window_slots=problem.fine_tune,
+            stated_kg=np.full(shape[1] + 1, np.inf),
+        )
+
+    def shorten_window(self) -> None:
+        """One slot less; what was stated of the longer window no longer counts."""
+        self.window_slots -= 1
+        self.stated_kg[:] = np.inf
+
+    def due(self, every: int | None) -> bool:
+        """Whether the next slot is decided on a new plan, where one is made every so many slots."""
+        if self.window_done:
+            return False
+        if self.planned_at is None or every is None:
+            return self.planned_at is None
+        # Once more when the window is due: what was released since the last plan can still be used before it.
+        return self.slot - self.planned_at >= every or self.slot >= self.window_at
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        data: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in ("trained", "plan"):
+            data[name] = {
+                "shape": list(data[name].shape),
+                "bits": base64.b64encode(np.packbits(data[name]).tobytes()).decode(),
+            }
+        data["held_kg"] = self.held_kg.tolist()
+        data["stated_kg"] = [kg if np.isfinite(kg) else None for kg in self.stated_kg.tolist()]
+        return data
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> State:
+        """Back from JSON."""
+        try:
+            values = {field.name: data[field.name] for field in fields(cls)}
+            for name in ("trained", "plan"):
+                rows, slots = values[name]["shape"]
+                bits = np.frombuffer(base64.b64decode(values[name]["bits"]), dtype=np.uint8)
+                values[name] = np.unpackbits(bits, count=rows * slots).reshape(rows, slots).astype(bool)
+            values["held_kg"] = np.array(values["held_kg"], dtype=np.float64)
+            values["stated_kg"] = np.array([np.inf if kg is None else kg for kg in values["stated_kg"]])
+            return cls(**values)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"The state of the run cannot be read ({error!r}). Was it written by this version?"
+            ) from None

@@ -1,0 +1,68 @@
+"""The problem that is left."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from worlds import daily, forecast, problem, traces
+
+import slackwater as sw
+from slackwater.replanning.remaining import promising_ends, remaining_problem, solve
+
+
+def test_the_rest_of_a_plan_is_the_plan_for_the_rest() -> None:
+    """With nothing unforeseen, planning anew at any slot keeps what was planned."""
+    truth = traces(daily(4, 40, seed=1), sw.units.utc("2023-03-01T00:00Z"))
+    asked = problem(truth, rounds=5, slack=30, hours=6)
+    first = sw.plan(asked)
+    g, cut = asked.costs.dense(), 12
+    done = first.matrix[:, :cut]
+    rest = remaining_problem(
+        asked,
+        slot=cut,
+        budget_kg=asked.budget_kg - float((done * g[:, :cut]).sum()),
+        window_slots=1,
+        expected=forecast(traces(truth.intensity[:, :cut], truth.start), truth.intensity[:, cut:]).traces(),
+        earned_kg=(done * (asked.g_max - g[:, :cut])).sum(axis=1),
+        done=done.sum(axis=1),
+        g_max_kg=asked.g_max,
+    )
+    again = sw.plan(rest)
+    assert again.objective == pytest.approx(first.objective, rel=1e-9)
+    assert again.ends_at == first.ends_at
+
+
+def test_promising_ends_lose_next_to_nothing() -> None:
+    for seed in range(8):
+        asked = problem(traces(daily(5, 300, seed=seed)), rounds=5, slack=60, hours=8, idle_w=20.0 * (seed % 2))
+        ends = promising_ends(asked)
+        assert len(ends) < 40
+        assert ends[-1] == 60
+        best = sw.plan(asked)
+        kept = max(sw.plan(asked, end=end).objective for end in ends)
+        assert kept >= best.objective * (1 - 1e-3)
+
+
+def test_where_nothing_fits_there_is_no_plan() -> None:
+    asked = problem(traces(daily(2, 300)), hours=None, budget_kg=1e-6)
+    assert solve(asked) is None
+
+
+def test_limits_count_what_was_done() -> None:
+    truth = traces(daily(2, 300, seed=3))
+    asked = problem(truth, rounds=2, slack=10, hours=5)
+    fleet = sw.Fleet.of(["z0", "z1"], power_w=1000, min_slots=[3, 0], max_slots=[5, 2])
+    rest = remaining_problem(
+        asked.with_settings(clients=fleet),
+        slot=4,
+        budget_kg=1.0,
+        window_slots=1,
+        expected=truth,
+        earned_kg=np.zeros(2),
+        done=np.array([2, 2]),
+        g_max_kg=2.0,
+    )
+    assert rest.fleet.min_slots.tolist() == [1, 0]
+    assert rest.fleet.max_slots.tolist() == [3, 0]
+    assert rest.horizon == asked.horizon - 4
+    assert rest.rounds == 1, "the rounds that were asked for are over"
