@@ -1,5 +1,5 @@
 #!/bin/sh
-# The main job on embedded data: a scenario, its plan, what slack alone saves, what-ifs, and training by the plan. Everything lands in demo/.
+# The main job on embedded data: a scenario, its plan, what slack alone saves, what-ifs, training by the plan, and the report. Everything lands in demo/.
 set -eu
 mkdir -p demo
 slackwater init demo/scenario.toml --force
@@ -17,4 +17,10 @@ echo; echo "== Train by the plan, and without slack at the same budget =="
 rm -rf demo/run/training
 slackwater train demo/run/plan.json --task digits --eval-every 3 --out demo/run/training --chart demo/accuracy.png
 
+echo; echo "== The report to hand in =="
+slackwater report demo/run/training --html demo/report.html --codecarbon demo/emissions.csv --model-card demo/model_card.md
+slackwater report demo/run/training
+
 echo; echo "Made in demo/:"; ls demo
+echo "Read the report: open demo/report.html in a browser."
+echo "See the run and plan on: slackwater serve demo/run/training"

@@ -1,0 +1,22 @@
+"""The ledger's lines as CSV: the evidence under the report, one row for each line, in the order of booking."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slackwater.accounting.cells import csv_text
+from slackwater.accounting.reading import snapshot
+from slackwater.accounting.statement import Statement
+
+COLUMNS = (
+    "id", "slot", "slot_start", "client", "zone", "cause", "kind", "attempt", "planned", "started_at", "ended_at",
+    "energy_kwh", "intensity_kg_per_kwh", "intensity_source", "intensity_kind", "factor", "kg", "method", "corrects",
+    "note", "booked_at",
+)  # fmt: skip
+
+
+def lines_csv(statement: Statement) -> str:
+    """The charges that a statement is about; kg with all their digits, so that the column's sum is the statement's."""
+    with snapshot(Path(statement.run.folder)) as run:
+        lines = run.lines(statement.account.last_line)
+        return csv_text(COLUMNS, ([line[name] for name in COLUMNS] for line in lines))
