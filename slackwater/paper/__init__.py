@@ -1,0 +1,1 @@
+"""The paper, reproduced: its figures and tables, one function each, beside the numbers it states."""

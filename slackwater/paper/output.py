@@ -1,0 +1,62 @@
+"""What an item leaves behind: its numbers as CSV beside the picture as SVG and PNG, and lines for the terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slackwater.planning.storage import write_whole
+from slackwater.report.canvas import save
+from slackwater.report.style import FONT_PT, SYNTHETIC, WARNING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PICTURES = (".svg", ".png")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Output:
+    """One figure or table of the paper, made again."""
+
+    name: str
+    title: str
+    rows: Sequence[Mapping[str, Any]]
+    """What the picture shows, as numbers."""
+    notes: Sequence[str] = ()
+    """What was found, in sentences, beside what the paper states."""
+    figure: Figure | None = None
+    more: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    """Further tables by name."""
+
+    def write(self, folder: Path, *, synthetic: bool = False) -> list[Path]:
+        """All files of the item; a picture of synthetic data says so."""
+        folder.mkdir(parents=True, exist_ok=True)
+        files = []
+        for name, rows in {self.name: self.rows, **{f"{self.name}_{k}": v for k, v in self.more.items()}}.items():
+            if rows:
+                write_whole(folder / f"{name}.csv", as_csv(rows))
+                files.append(folder / f"{name}.csv")
+        write_whole(folder / f"{self.name}.txt", "\n".join([self.title, *self.notes]) + "\n")
+        files.append(folder / f"{self.name}.txt")
+        if self.figure is not None:
+            from matplotlib.text import Text
+
+            if synthetic and not any(SYNTHETIC in text.get_text() for text in self.figure.findobj(Text)):
+                self.figure.suptitle(SYNTHETIC, fontsize=FONT_PT, color=WARNING, fontweight="bold")
+            files += [save(self.figure, folder / f"{self.name}{suffix}") for suffix in PICTURES]
+        return files
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows with all columns that any of them has."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
