@@ -191,16 +191,19 @@ def read_archive(
     issues, actuals, missing = {}, {}, {}
     for zone in zones or files:
         issues[zone], actuals[zone], missing[zone] = _read(files[zone], zone, factor)
-    return ForecastArchive(issues, actuals=actuals, missing=missing, name=_provider(files, issues), factor=factor)
+    return ForecastArchive(
+        issues, actuals=actuals, missing=missing, name=_provider([files[zone] for zone in issues]), factor=factor
+    )
 
 
 def _zone(path: Path) -> str:
     return path.name.split("_")[0]
 
 
-def _provider(files: Mapping[str, Path], zones: Mapping[str, Issues]) -> str:
-    names = {path.stem.removesuffix("_forecast").partition("_")[2] or "provider" for path in files.values()}
-    return names.pop() if len(names) == 1 else "provider" if zones else "none"
+def _provider(files: Sequence[Path]) -> str:
+    """The provider in the names of the files, where they agree on one."""
+    names = {path.stem.removesuffix("_forecast").partition("_")[2] for path in files}
+    return (names.pop() if len(names) == 1 else "") or "provider"
 
 
 def _read(path: Path, zone: str, factor: Factor) -> tuple[Issues, Traces, NDArray[np.bool_]]:
