@@ -1,4 +1,4 @@
-"""Imports go one way, carbon -> planning -> ledger -> learning -> live -> report, so that a newcomer can read the tree in order."""
+"""Imports go one way, from carbon to cli, so that a newcomer can read the tree in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "slackwater"
-ORDER = ("carbon", "planning", "ledger", "learning", "live", "report", "cli")
+ORDER = (
+    "carbon", "forecasting", "providers", "planning", "replanning", "ledger", "learning", "live",
+    "accounting", "report", "paper", "dashboard", "cli",
+)  # fmt: skip
 EVERYWHERE = {"errors", "units", "_version"}
 HEAVY = ("torch", "matplotlib", "highspy", "sklearn", "pandas", "scipy", "flwr")
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from slackwater._version import __version__
-from slackwater.cli import learning, partition, planning
+from slackwater.cli import backtest, data, forecast, learning, paper, partition, planning, report, serve
 from slackwater.errors import SlackwaterError
 
 _DEBUG = "SLACKWATER_DEBUG"
@@ -82,7 +82,17 @@ def cli(verbose: bool) -> None:
         logger.addHandler(_Stderr())
 
 
-for command in (*planning.COMMANDS, *learning.COMMANDS, *partition.COMMANDS):
+for command in (
+    *planning.COMMANDS,
+    *learning.COMMANDS,
+    *partition.COMMANDS,
+    *paper.COMMANDS,
+    *data.COMMANDS,
+    *backtest.COMMANDS,
+    *serve.COMMANDS,
+    *forecast.COMMANDS,
+    *report.COMMANDS,
+):
     cli.add_command(command)
 
 

@@ -1,0 +1,272 @@
+"""The web server of the dashboard: the standard library's, since a page for one or a few needs no more.
+
+GET only, and every answer is a file from the allow-list or JSON. What may be asked is decided in `guard`, what is answered in the other
+modules; here are the routes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from slackwater._version import __version__
+from slackwater.dashboard.compare import compare_answer
+from slackwater.dashboard.events import Streams, message
+from slackwater.dashboard.guard import Guard, Refusal
+from slackwater.dashboard.library import Library, NotFound
+from slackwater.dashboard.palette import palette_css
+from slackwater.dashboard.plans import Asked, Outdated, Plans
+from slackwater.dashboard.runs import RunReader
+from slackwater.dashboard.zone_map import map_answer
+from slackwater.errors import ScenarioError, SlackwaterError
+
+log = logging.getLogger(__name__)
+Answer = Callable[[Mapping[str, str]], dict[str, Any]]
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_MOST_CONNECTIONS = 128
+_PATIENCE_S = 20.0
+"""A browser that takes longer to send or to receive is let go; it will come again."""
+_DEFECT = "Something went wrong inside the dashboard. This is a defect; please report it with what `slackwater serve` printed."
+
+
+class Dashboard(ThreadingHTTPServer):
+    """The server, with all that it answers from. Make it, `serve_forever`, `close`."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+
+    def __init__(
+        self, library: Library, *, host: str, port: int, token: str | None = None, names: tuple[str, ...] = ()
+    ) -> None:
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Handler)
+        self.guard = Guard.of(host, self.port, token=token, names=names)
+        self.library, self.plans, self.streams = library, Plans(library), Streams()
+        self.files = _files()
+        self._readers: dict[str, RunReader] = {}
+        self._lock = threading.Lock()
+        self._connections = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self.answers: dict[str, Answer] = {
+            "/api/sources": self._sources,
+            "/api/problem": lambda query: self.plans.problem(query.get("source", "")),
+            "/api/plan": lambda query: self.plans.quick(Asked.of(query)),
+            "/api/plan/best": lambda query: self.plans.best(Asked.of(query)),
+            "/api/front": lambda query: self.plans.front(Asked.of(query)),
+            "/api/scenario": lambda query: self.plans.scenario(Asked.of(query)),
+            "/api/map": lambda query: map_answer(self.library, query.get("source", "")),
+            "/api/run": self._run,
+            "/api/compare": self._compare,
+        }
+
+    @property
+    def port(self) -> int:
+        """The port it listens on, also where it was asked for any."""
+        return int(self.server_address[1])
+
+    def close(self) -> None:
+        """End streams and planning, and let go of the port."""
+        self.streams.close()
+        self.plans.close()
+        self.server_close()
+
+    def reader(self, run: str) -> RunReader:
+        """The reader of a run, kept between requests."""
+        entry = self.library.entry(run)
+        if entry.kind != "run":
+            raise ScenarioError(f"{entry.label} is a {entry.kind}, not a run.")
+        with self._lock:
+            if run not in self._readers:
+                self._readers[run] = RunReader(path=entry.path, label=entry.label)
+            return self._readers[run]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own, unless there are too many already."""
+        if self._connections.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """As the base class, and count."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that went away is no error; the rest is for the log, not for the terminal's users."""
+        log.debug("a connection ended early", exc_info=True)
+
+    def _sources(self, query: Mapping[str, str]) -> dict[str, Any]:
+        listed = [{"id": one.id, "kind": one.kind, "label": one.label} for one in self.library.entries()]
+        return {"version": __version__, "sources": listed}
+
+    def _run(self, query: Mapping[str, str]) -> dict[str, Any]:
+        reader = self.reader(query.get("run", ""))
+        return {"state": reader.look(), "fixed": reader.fixed()}
+
+    def _compare(self, query: Mapping[str, str]) -> dict[str, Any]:
+        entries = [self.library.entry(one) for one in query.get("ids", "").split(",") if one]
+        return compare_answer([(entry, self.reader(entry.id) if entry.kind == "run" else None) for entry in entries])
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    server: Dashboard
+    protocol_version = "HTTP/1.1"
+    server_version = "Slackwater"
+    sys_version = ""
+    timeout = _PATIENCE_S
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        """Check, then answer."""
+        address = urlsplit(self.path)
+        query = (
+            dict(parse_qsl(address.query, keep_blank_values=True, max_num_fields=40))
+            if len(address.query) < 8_000
+            else {}
+        )
+        refusal = self.server.guard.check(self.headers, address.path, query.get("token"))  # type: ignore[arg-type]
+        if refusal is not None:
+            self._refuse(refusal)
+        elif "token" in query and address.path == "/":
+            self._keep_token(query["token"])
+        elif address.path in self.server.files:
+            content, kind = self.server.files[address.path]
+            self._send(HTTPStatus.OK, content, kind)
+        elif address.path == "/api/events":
+            self._stream(query)
+        elif address.path in self.server.answers:
+            self._answer(self.server.answers[address.path], query)
+        else:
+            self._send_json(HTTPStatus.NOT_FOUND, {"error": "There is nothing at this address."})
+
+    do_HEAD = do_GET
+
+    def _only_get(self) -> None:
+        self.close_connection = True  # a body that was sent is not read
+        self._send_json(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "The dashboard only reads: use GET."})
+
+    do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _only_get
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests go to the log, where --verbose does not show them either: the address may hold a token."""
+        log.debug("request: %s", self.command)
+
+    def _answer(self, answer: Answer, query: Mapping[str, str]) -> None:
+        status, content = HTTPStatus.OK, dict[str, Any]()
+        try:
+            content = answer(query)
+        except Outdated:
+            status, content = (
+                HTTPStatus.CONFLICT,
+                {"error": "The page has asked for something newer.", "outdated": True},
+            )
+        except NotFound as error:
+            status, content = HTTPStatus.NOT_FOUND, {"error": str(error)}
+        except ScenarioError as error:
+            status, content = HTTPStatus.BAD_REQUEST, {"error": str(error)}
+        except (SlackwaterError, OSError) as error:
+            status, content = HTTPStatus.UNPROCESSABLE_ENTITY, {"error": str(error)}
+        except MemoryError:
+            status, content = HTTPStatus.UNPROCESSABLE_ENTITY, {"error": "There is not enough memory to show this."}
+        except Exception:
+            log.exception("a request failed")
+            status, content = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": _DEFECT}
+        self._send_json(status, content)
+
+    def _stream(self, query: Mapping[str, str]) -> None:
+        try:
+            reader = self.server.reader(query.get("run", ""))
+        except SlackwaterError as error:
+            self._send_json(HTTPStatus.NOT_FOUND, {"error": str(error)})
+            return
+        self.close_connection = True
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n{_lines(_HEADERS)}\r\n"
+        self.wfile.write(head.encode())
+        try:
+            self.server.streams.follow(query.get("run", ""), reader, self._write)
+        except SlackwaterError as error:
+            self.wfile.write(message("trouble", {"error": str(error)}))
+        except OSError:  # the page was closed, or was too slow to read
+            log.debug("a page stopped watching")
+
+    def _write(self, content: bytes) -> None:
+        self.wfile.write(content)
+
+    def _keep_token(self, token: str) -> None:
+        """Out of the address, where others may see it, into a cookie."""
+        cookie = f"{self.server.guard.cookie}={token}; HttpOnly; SameSite=Lax; Path=/"
+        self._send(HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": "/", "Set-Cookie": cookie})
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self.close_connection = True
+        self._send_json(HTTPStatus(refusal.status), {"error": refusal.sentence})
+
+    def _send_json(self, status: HTTPStatus, content: dict[str, Any]) -> None:
+        try:
+            text = json.dumps(content, allow_nan=False)
+        except ValueError:
+            text = json.dumps(_finite(content), allow_nan=False)
+        self._send(status, text.encode(), "application/json")
+
+    def _send(self, status: HTTPStatus, content: bytes, kind: str, more: Mapping[str, str] | None = None) -> None:
+        """In one piece: head and body in two would wait for each other on the way."""
+        fields = {"Content-Type": kind, "Content-Length": str(len(content)), **_HEADERS, **(more or {})}
+        if self.close_connection:
+            fields["Connection"] = "close"
+        head = f"HTTP/1.1 {status.value} {status.phrase}\r\n{_lines(fields)}\r\n"
+        self.wfile.write(head.encode("latin-1") + (b"" if self.command == "HEAD" else content))
+
+
+def _lines(fields: Mapping[str, str]) -> str:
+    return "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+
+
+def _files() -> dict[str, tuple[bytes, str]]:
+    """Everything that is served as a file, by its address: nothing else is ever opened for a request."""
+    found = {"/palette.css": (palette_css().encode(), _TYPES[".css"])}
+    for file in (resources.files("slackwater.dashboard") / "static").iterdir():
+        suffix = f".{file.name.rpartition('.')[2]}"
+        if suffix in _TYPES:
+            address = "/" if file.name == "index.html" else f"/{file.name}"
+            found[address] = (file.read_bytes(), _TYPES[suffix])
+    return found
+
+
+def _finite(content: Any) -> Any:
+    """The same without what JSON does not know: infinity as text, NaN as null."""
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    if isinstance(content, float) and not math.isfinite(content):
+        return None if math.isnan(content) else "inf" if content > 0 else "-inf"
+    return content

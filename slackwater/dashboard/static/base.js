@@ -1,0 +1,117 @@
+// What all views share: asking the server, making elements, and text as text.
+
+/** An element with attributes and children; children are only ever text or nodes, never markup. */
+export function el(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key === "class") made.className = value;
+    else if (value === true) made.setAttribute(key, "");
+    else if (value !== false && value != null) made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+export const $ = (id) => document.getElementById(id);
+
+/** A user's text on one line, without what could hide characters or turn the direction of writing. */
+export function printable(text) {
+  return String(text).replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}]/gu, "\uFFFD");
+}
+
+export function shortened(text, most) {
+  const letters = [...printable(text)];
+  if (letters.length <= most) return letters.join("");
+  const head = Math.floor((most - 1) / 2);
+  return letters.slice(0, head).join("") + "…" + letters.slice(letters.length - (most - 1 - head)).join("");
+}
+
+export class Trouble extends Error {
+  constructor(sentence, status, outdated) { super(sentence); this.status = status; this.outdated = outdated; }
+}
+
+/** JSON from the server; what is wrong comes as a sentence. */
+export async function ask(path, query = {}, signal = undefined) {
+  const fields = new URLSearchParams();
+  for (const [key, value] of Object.entries(query)) if (value != null) fields.set(key, value);
+  let response;
+  try {
+    response = await fetch(`${path}?${fields}`, { signal });
+  } catch (error) {
+    if (error.name === "AbortError") throw new Trouble("stopped", 0, true);
+    throw new Trouble("The dashboard does not answer. Is `slackwater serve` still running?", 0, false);
+  }
+  let content;
+  try { content = await response.json(); } catch { content = { error: `The dashboard answered with ${response.status} and no data.` }; }
+  if (!response.ok) throw new Trouble(content.error, response.status, Boolean(content.outdated));
+  return content;
+}
+
+export function showTrouble(error) {
+  if (error && error.outdated) return;
+  const box = $("trouble");
+  box.hidden = !error;
+  box.textContent = error ? error.message : "";
+  if (error && !(error instanceof Trouble)) console.error(error);
+}
+
+/** Rows of bits as the server packs them. */
+export function unpacked(packed) {
+  const raw = atob(packed.data), bytes = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
+  return { bytes, width: packed.row_bytes, rows: packed.rows, has: (row, slot) => (bytes[row * packed.row_bytes + (slot >> 3)] >> (7 - (slot & 7))) & 1 };
+}
+
+export function kilograms(kg) {
+  if (kg == null || !Number.isFinite(kg)) return "–";
+  if (Math.abs(kg) >= 10000) return Math.round(kg).toLocaleString("en");
+  return kg === 0 ? "0" : String(Number(kg.toPrecision(4)));
+}
+
+export function figure(value, digits = 4) {
+  if (value == null) return "–";
+  if (typeof value === "string") return value === "inf" ? "∞" : value;
+  if (value !== 0 && Math.abs(value) < 1e-4) return value.toExponential(1);
+  return String(Number(value.toPrecision(digits)));
+}
+
+export const percent = (share) => (share == null ? "–" : `${(100 * share).toFixed(1)} %`);
+
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+const two = (number) => String(number).padStart(2, "0");
+
+/** Start of a slot, or its number where slots have no times. */
+export function slotTime(problem, slot, short = false) {
+  if (!problem.start) return `slot ${slot}`;
+  const at = new Date(Date.parse(problem.start) + slot * problem.slot_minutes * 60000);
+  const day = `${at.getUTCDate()} ${MONTHS[at.getUTCMonth()]}`;
+  if (short) return at.getUTCHours() || at.getUTCMinutes() ? `${two(at.getUTCHours())}:${two(at.getUTCMinutes())}` : day;
+  return `${day} ${at.getUTCFullYear()}, ${two(at.getUTCHours())}:${two(at.getUTCMinutes())} UTC`;
+}
+
+export function fill(list, pairs) {
+  list.replaceChildren(...pairs.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+}
+
+/** A variable of the palette as [r, g, b]. */
+export function colour(name) {
+  const text = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  return [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));
+}
+
+export const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+export function mixed(low, high, share) {
+  const s = Math.min(1, Math.max(0, share));
+  return low.map((value, i) => Math.round(value + (high[i] - value) * s));
+}
+
+/** Called when light turns to dark or back. */
+export function onTheme(redraw) {
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  document.addEventListener("slackwater:theme", redraw);
+}
+
+export function legend(box, items) {
+  box.replaceChildren(...items.map(([kind, text]) => el("span", {}, el("i", { class: kind }), text)));
+}

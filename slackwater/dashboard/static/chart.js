@@ -1,0 +1,74 @@
+// Line charts as SVG: crisp at any size, coloured by the palette, described for those who do not see them.
+
+const NS = "http://www.w3.org/2000/svg";
+
+export function svg(tag, attributes = {}, ...children) {
+  const made = document.createElementNS(NS, tag);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+function ticks(low, high, most) {
+  const span = high - low || 1, raw = span / most, power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= raw);
+  const found = [];
+  for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-6; at += step) found.push(Math.abs(at) < step * 1e-9 ? 0 : at);
+  return found;
+}
+
+const shown = (value) => (Math.abs(value) >= 10000 ? value.toLocaleString("en", { maximumFractionDigits: 0 }) : String(Number(value.toPrecision(4))));
+
+/** series: [{name, points: [[x, y]], kind: "c0", dashed, dots}]; here: a point that is marked; from: least y shown. */
+export function lineChart(box, { series, x, y, here = null, zero = false, height = 250, yFormat = shown, xFormat = shown }) {
+  const wide = Math.max(300, box.clientWidth || 420), edge = { left: 58, right: 14, top: 12, bottom: 40 };
+  const all = series.flatMap((one) => one.points).concat(here ? [here] : []).filter(([a, b]) => Number.isFinite(a) && Number.isFinite(b));
+  if (!all.length) { box.replaceChildren(); box.textContent = "Nothing to draw yet."; return; }
+  let [x0, x1] = [Math.min(...all.map((p) => p[0])), Math.max(...all.map((p) => p[0]))];
+  let [y0, y1] = [Math.min(...all.map((p) => p[1])), Math.max(...all.map((p) => p[1]))];
+  if (zero) { x0 = Math.min(0, x0); y0 = Math.min(0, y0); }
+  if (x1 - x0 < 1e-12 * Math.max(1, Math.abs(x1))) { x0 -= Math.abs(x0) * 0.05 || 0.5; x1 += Math.abs(x1) * 0.05 || 0.5; }
+  if (y1 - y0 < 1e-9 * Math.max(1, Math.abs(y1))) { y0 -= Math.abs(y0) * 0.05 || 0.5; y1 += Math.abs(y1) * 0.05 || 0.5; }
+  const pad = (y1 - y0) * 0.06;
+  if (!zero || y0 < 0) y0 -= pad;
+  y1 += pad;
+  const across = wide < 480 ? 1 : 2, legendHeight = series.length > 1 ? 18 * Math.ceil(series.length / across) : 0;
+  const tall = height + legendHeight;
+  const px = (value) => edge.left + (value - x0) / (x1 - x0) * (wide - edge.left - edge.right);
+  const py = (value) => height - edge.bottom - (value - y0) / (y1 - y0) * (height - edge.top - edge.bottom);
+  const root = svg("svg", { viewBox: `0 0 ${wide} ${tall}`, role: "img", "aria-label": `${y.toString()} against ${x}: ${series.map((s) => s.name).join(", ")}` });
+  for (const at of ticks(x0, x1, Math.max(4, Math.floor(wide / 90)))) {
+    root.append(svg("path", { class: "axis", d: `M${px(at)} ${edge.top}V${height - edge.bottom}` }));
+    const label = svg("text", { x: px(at), y: height - edge.bottom + 15, "text-anchor": "middle" });
+    label.textContent = xFormat(at);
+    root.append(label);
+  }
+  for (const at of ticks(y0, y1, 5)) {
+    root.append(svg("path", { class: "axis", d: `M${edge.left} ${py(at)}H${wide - edge.right}` }));
+    const label = svg("text", { x: edge.left - 6, y: py(at) + 4, "text-anchor": "end" });
+    label.textContent = yFormat(at);
+    root.append(label);
+  }
+  const below = svg("text", { x: (edge.left + wide - edge.right) / 2, y: height - 6, "text-anchor": "middle" });
+  below.textContent = x;
+  const beside = svg("text", { x: 13, y: (height - edge.bottom) / 2, "text-anchor": "middle", transform: `rotate(-90 13 ${(height - edge.bottom) / 2})` });
+  beside.textContent = y;
+  root.append(below, beside);
+  for (const one of series) {
+    const points = one.points.filter(([a, b]) => Number.isFinite(a) && Number.isFinite(b));
+    if (!points.length) continue;
+    root.append(svg("path", { class: `line ${one.kind}${one.dashed ? " dashed" : ""}${one.under ? " under" : ""}`, d: "M" + points.map(([a, b]) => `${px(a).toFixed(1)} ${py(b).toFixed(1)}`).join("L") }));
+    if (one.dots) for (const [a, b] of points) root.append(svg("circle", { class: `f${one.kind.replace("c", "")}`, cx: px(a), cy: py(b), r: 3 }));
+  }
+  if (here) root.append(svg("circle", { class: "here", cx: px(here[0]), cy: py(here[1]), r: 6 }));
+  if (series.length > 1) {
+    series.forEach((one, number) => {
+      const left = edge.left + (number % across) * (wide - edge.left) / across, line = height + 12 + Math.floor(number / across) * 18;
+      root.append(svg("path", { class: `line ${one.kind}${one.dashed ? " dashed" : ""}`, d: `M${left} ${line - 4}h24` }));
+      const label = svg("text", { x: left + 30, y: line });
+      label.textContent = one.name;
+      root.append(label);
+    });
+  }
+  box.replaceChildren(root);
+}

@@ -1,0 +1,272 @@
+// The Plan view: sliders in, a schedule out. While a slider moves, the plan for the end time on show; when it rests, the best of all.
+import { $, ask, el, figure, fill, kilograms, legend, onTheme, percent, printable, showTrouble, slotTime, unpacked } from "./base.js";
+import { Grid, gridColours, gridShades } from "./grid.js";
+import { lineChart } from "./chart.js";
+import { tellCell } from "./why.js";
+
+const REST_MS = 220;
+const ALPHAS = ["max-min", "log", 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1];
+const page = Math.random().toString(36).slice(2) + Date.now().toString(36);
+
+export class PlanView {
+  constructor(pin) {
+    this.number = 0;
+    this.grid = new Grid($("schedule"), "Schedule of clients by hour", (client, slot) => tellCell(this.problem, this.plan, this.bits, this.available, client, slot));
+    for (const id of ["budget", "slack", "alpha", "fine-tune", "end"]) $(id).addEventListener("input", (event) => this.moved(id, event));
+    $("budget-kg").addEventListener("change", () => { const kg = Number($("budget-kg").value); if (kg > 0) { this.set.budget_kg = kg; $("budget").value = this.fromBudget(kg); this.changed(); } });
+    $("end-auto").addEventListener("change", () => { $("end").disabled = false; this.set.end = $("end-auto").checked ? null : Number($("end").value); this.changed(); });
+    $("sliders").addEventListener("submit", (event) => event.preventDefault());
+    $("filter").addEventListener("input", () => this.draw());
+    $("order").addEventListener("change", () => this.draw());
+    $("reset").addEventListener("click", () => this.reset());
+    $("copy").addEventListener("click", () => this.copy());
+    $("pin").addEventListener("click", () => { if (this.plan?.schedule) { pin(this.problem, this.plan, this.set); $("done").textContent = "Pinned; see Compare."; } });
+    $("toml-box").addEventListener("toggle", () => { if ($("toml-box").open) this.write().catch(showTrouble); });
+    onTheme(() => { this.shades = null; this.draw(); });
+    legend($("plan-legend"), [["trains", "trains"], ["scale", "does not; the more orange, the dirtier its grid"], ["cannot", "cannot train"], ["over", "after the end"], ["window", "fine-tuning window"]]);
+  }
+
+  async open(source) {
+    this.stop();
+    this.plan = null;
+    this.problem = await ask("/api/problem", { source });
+    this.available = unpacked(this.problem.available);
+    this.shades = null;
+    this.near = null;
+    if (this.problem.clients.name.length > 100) $("order").value = "zone";
+    this.reset();
+  }
+
+  reset() {
+    const { settings, most_slack } = this.problem;
+    this.set = { budget_kg: settings.budget_kg, slack: settings.slack, alpha: settings.alpha, fine_tune: settings.fine_tune, end: null };
+    this.alphas = [...ALPHAS];
+    if (!this.alphas.includes(settings.alpha)) {
+      const at = typeof settings.alpha === "number" ? this.alphas.findIndex((a) => typeof a === "number" && a > settings.alpha) : 0;
+      this.alphas.splice(at < 0 ? this.alphas.length : at, 0, settings.alpha);
+    }
+    this.least = settings.budget_kg / 30;
+    this.most = Math.max(settings.budget_kg * 1.5, Math.min(this.problem.everything_kg, settings.budget_kg * 30));
+    $("slack").max = most_slack;
+    $("slack").value = settings.slack;
+    $("alpha").max = this.alphas.length - 1;
+    $("alpha").value = this.alphas.indexOf(settings.alpha);
+    $("fine-tune").max = Math.max(settings.fine_tune, Math.min(24, settings.rounds));
+    $("fine-tune").value = settings.fine_tune;
+    $("budget").value = this.fromBudget(settings.budget_kg);
+    $("end-auto").checked = true;
+    this.changed();
+  }
+
+  /** The budget slider is logarithmic: a kilogram matters more to a small budget. */
+  toBudget(position) { return this.least * (this.most / this.least) ** (position / 1000); }
+  fromBudget(kg) { return Math.round(1000 * Math.log(kg / this.least) / Math.log(this.most / this.least)); }
+
+  moved(id) {
+    const value = Number($(id).value);
+    if (id === "budget") this.set.budget_kg = Number(this.toBudget(value).toPrecision(4));
+    if (id === "slack") this.set.slack = value;
+    if (id === "alpha") this.set.alpha = this.alphas[value];
+    if (id === "fine-tune") this.set.fine_tune = value;
+    if (id === "end") { this.set.end = value; $("end-auto").checked = false; }
+    this.changed();
+  }
+
+  changed() {
+    const { set } = this;
+    $("done").textContent = "";
+    if (set.end != null) set.end = Math.min(set.end, set.slack);
+    $("end").max = set.slack;
+    $("budget-kg").value = set.budget_kg;
+    $("slack-out").value = `${set.slack} slots`;
+    $("alpha-out").value = String(set.alpha);
+    $("fine-tune-out").value = `${set.fine_tune} slot${set.fine_tune === 1 ? "" : "s"}`;
+    $("alpha").setAttribute("aria-valuetext", String(set.alpha));
+    $("budget").setAttribute("aria-valuetext", `${set.budget_kg} kg`);
+    this.began ??= performance.now();
+    this.number++;
+    this.waitingFor(true);
+    this.stop();
+    if (!this.asking) this.quick();
+  }
+
+  stop() {
+    clearTimeout(this.resting);
+    this.longer?.abort();
+  }
+
+  query(more = {}) {
+    return { source: this.problem.source, ...this.set, end: this.set.end ?? "auto", page, number: this.number, ...more };
+  }
+
+  /** One request under way at a time; what was moved meanwhile is asked for next. */
+  async quick() {
+    this.asking = true;
+    try {
+      let number, began;
+      do {
+        number = this.number;
+        began = this.began;
+        this.began = null;
+        const plan = await ask("/api/plan", this.query({ near: this.near })).catch((error) => { if (!error.outdated) throw error; return null; });
+        if (plan?.schedule || plan?.status === "infeasible") {
+          this.show(plan);
+          this.report(began, number);
+        } else if (plan) this.status(plan.message, "waiting");
+      } while (number !== this.number);
+      showTrouble(null);
+      this.resting = setTimeout(() => this.best(), REST_MS);
+    } catch (error) {
+      showTrouble(error);
+    } finally {
+      this.asking = false;
+    }
+  }
+
+  /** For the benchmark: from the slider's event to the frame after the drawing. */
+  report(began, number) {
+    if (began == null) return;
+    requestAnimationFrame(() => setTimeout(() => document.dispatchEvent(new CustomEvent("slackwater:drawn", { detail: { number, ms: performance.now() - began } }))));
+  }
+
+  async best() {
+    const number = this.number;
+    this.longer = new AbortController();
+    this.waitingFor(true);
+    try {
+      const plan = this.plan?.all_ends && this.plan.number === number && this.plan.metrics ? this.plan : await ask("/api/plan/best", this.query(), this.longer.signal);
+      if (number !== this.number) return;
+      this.show(plan);
+      document.dispatchEvent(new CustomEvent("slackwater:settled", { detail: { number } }));
+      if (!plan.schedule) return;
+      const front = await ask("/api/front", this.query({ end: plan.end }), this.longer.signal);
+      if (number === this.number) this.drawFront(front, plan);
+    } catch (error) {
+      if (!error.outdated) { this.waitingFor(false); showTrouble(error); }
+    }
+  }
+
+  show(plan) {
+    const was = this.plan;
+    this.plan = plan.schedule ? plan : null;
+    if (!plan.schedule) {
+      this.status(plan.message, "infeasible");
+      this.bits = null;
+      for (const id of ["totals", "metrics"]) $(id).replaceChildren();
+      $("front").replaceChildren();
+      $("front-note").textContent = "";
+      this.plan = null;
+      this.draw();
+      return;
+    }
+    this.bits = unpacked(plan.schedule);
+    this.near = plan.end;
+    if (this.set.end == null) $("end").value = plan.end;
+    const ends = this.problem.start ? ` · ${slotTime(this.problem, this.problem.settings.rounds + plan.end).replace(/ \d{4},| UTC/g, "")}` : "";
+    $("end-out").value = `s = ${plan.end}${ends}`;
+    this.draw();
+    this.totals(plan);
+    const settled = "metrics" in plan;
+    this.waitingFor(!settled);
+    if (settled) this.metrics(plan);
+    const used = `${kilograms(plan.emissions_kg)} of ${kilograms(plan.budget_kg)} kg`;
+    if (settled) this.status(`${used}. ${plan.message}${plan.all_ends ? ` Best of all end times: s = ${plan.end}.` : ` For s = ${plan.end}.`}`, "");
+    else if (!was || !this.settledText) this.status(`${used}. Best schedule for s = ${plan.end}; looking at the other end times.`, "waiting");
+  }
+
+  status(text, kind) {
+    $("plan-status").textContent = text;
+    $("plan-status").className = `status ${kind}`;
+  }
+
+  waitingFor(yes) {
+    for (const id of ["metrics", "front"]) $(id).classList.toggle("stale", yes);
+  }
+
+  totals(plan) {
+    const { savings } = plan;
+    fill($("totals"), [
+      ["Emissions", `${kilograms(plan.emissions_kg)} kg of ${kilograms(plan.budget_kg)} (${percent(plan.emissions_kg / plan.budget_kg)})`],
+      ["of which idle, server", `${kilograms(plan.idle_kg)}, ${kilograms(plan.server_kg)} kg`],
+      ["Client-slots", plan.slots.toLocaleString("en")],
+      ["Ends", plan.ends_at && this.problem.start ? `${slotTime(this.problem, this.problem.settings.rounds + plan.end)}` : `slot ${plan.window[1]}`],
+      ["Objective", figure(plan.objective, 6)],
+      ["Gap", plan.gap <= 1e-9 ? `${figure(plan.gap, 2)} (optimal)` : figure(plan.gap, 2)],
+      ["The same without slack", `${kilograms(savings.without_kg)} kg`],
+      ["Saved by slack", `${kilograms(savings.saved_kg)} kg (${percent(savings.share)})`],
+      ...(plan.no_slack ? [["Budget without slack", plan.no_slack.rounds ? `${plan.no_slack.rounds} rounds of all` : "pays no round of all"]] : []),
+    ]);
+  }
+
+  metrics(plan) {
+    const m = plan.metrics;
+    const never = m.never_count ? `${m.never_count}: ${m.never.map(printable).join(", ")}${m.never_count > m.never.length ? ", …" : ""}` : "nobody";
+    fill($("metrics"), [
+      ["Heterogeneity ρ_H", figure(m.rho_h)], ["Bias of FedAvg (TV)", figure(m.tv_distance)], ["Correlation in time ρ_T", figure(m.rho_t)],
+      ["between clients ρ_S", figure(m.rho_s)], ["joint ρ_TS", figure(m.rho_ts)], ["Effective updates", figure(m.effective_updates)],
+      ["Longest absence", `${m.longest_absence} slots`], ["Never before the window", never],
+    ]);
+  }
+
+  drawFront(front, plan) {
+    const points = front.points.map((p) => [p.budget_kg, p.objective]);
+    lineChart($("front"), { series: [{ name: `at s = ${front.end}`, points, kind: "c0", dots: true }], here: [plan.budget_kg, plan.objective], x: "budget, kg CO2e", y: "objective", height: 260 });
+    $("front-note").textContent = `Every point is ${front.proved ? "the best schedule" : "a good schedule (greedy)"} for its budget at the end time s = ${front.end}; the ring is the plan on show.`;
+    $("front").classList.remove("stale");
+  }
+
+  rows() {
+    const { clients, zones, intensity_g_per_kwh } = this.problem, wanted = $("filter").value.trim().toLowerCase();
+    let rows = [...clients.name.keys()];
+    if (wanted) rows = rows.filter((c) => clients.name[c].toLowerCase().includes(wanted) || zones[clients.zone[c]].toLowerCase().includes(wanted));
+    const mean = intensity_g_per_kwh.map((line) => line.reduce((a, b) => a + b, 0) / line.length);
+    const keys = { zone: (c) => clients.zone[c], clean: (c) => mean[clients.zone[c]], slots: (c) => -(this.plan?.client_slots[c] ?? 0) };
+    const key = keys[$("order").value];
+    return key ? rows.map((c) => [key(c), c]).sort((a, b) => a[0] - b[0] || a[1] - b[1]).map((pair) => pair[1]) : rows;
+  }
+
+  draw() {
+    if (!this.problem) return;
+    const { problem, bits, available } = this, { clients } = problem;
+    const shades = (this.shades ??= gridShades(problem)), look = gridColours();
+    const slots = problem.settings.rounds + this.set.slack, stop = this.plan ? this.plan.window[1] : slots;
+    const line = new Uint8Array(slots);
+    this.grid.show({
+      problem, slots, rows: this.rows(), labels: clients.name, groups: clients.zone.map((z) => problem.zones[z]), colours: look.colours,
+      window: this.plan ? this.plan.window : [slots, slots],
+      paint: (client) => {
+        line.set(shades[clients.zone[client]].shade.subarray(0, slots));
+        const mask = clients.mask[client];
+        for (let slot = 0; slot < slots; slot++) {
+          if (slot >= stop) line[slot] = look.OVER;
+          else if (bits?.has(client, slot)) line[slot] = look.TRAINS;
+          else if (!available.has(mask, slot)) line[slot] = look.CANNOT;
+        }
+        return line;
+      },
+      skyline: (client) => shades[clients.zone[client]].skyline,
+      cannot: (client, slot) => slot < stop && !available.has(clients.mask[client], slot),
+    });
+  }
+
+  async write() {
+    const { toml } = await ask("/api/scenario", this.query({ end: this.set.end }));
+    $("toml").value = toml;
+    return toml;
+  }
+
+  async copy() {
+    try {
+      const toml = await this.write();
+      $("toml-box").open = true;
+      try {
+        await navigator.clipboard.writeText(toml);
+        $("done").textContent = "Copied. Save it as scenario.toml.";
+      } catch { // off the loopback address browsers keep the clipboard to themselves
+        $("toml").focus();
+        $("toml").select();
+        $("done").textContent = "Selected below: press Ctrl-C.";
+      }
+    } catch (error) { showTrouble(error); }
+  }
+}

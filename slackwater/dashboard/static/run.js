@@ -1,0 +1,143 @@
+// The Run view: a run as it is written, told by the server whenever it changes.
+import { $, ask, el, fill, kilograms, legend, onTheme, percent, printable, showTrouble, slotTime, unpacked } from "./base.js";
+import { Grid, gridColours, gridShades } from "./grid.js";
+import { lineChart } from "./chart.js";
+
+const MOST_NAMES = 12;
+
+export class RunView {
+  constructor() {
+    this.grid = new Grid($("realised"), "Plan against realised, clients by hour", (client, slot) => this.tell(client, slot));
+    $("runs").addEventListener("change", () => this.open($("runs").value));
+    onTheme(() => this.draw());
+    legend($("run-legend"), [["trains", "trained as planned"], ["pending", "planned, still to come"], ["missed", "planned, did not train"], ["extra", "trained, not planned"], ["scale", "neither; more orange is dirtier"]]);
+  }
+
+  async open(run) {
+    this.close();
+    this.state = null;
+    this.rounds = [];
+    $("run-cards").hidden = $("realised").hidden = $("run-progress").hidden = !run;
+    if (!run) {
+      $("run-status").textContent = "There is no run here yet. Start one with: slackwater train plan.json --out DIR";
+      return;
+    }
+    try {
+      const [{ fixed }, problem] = await Promise.all([ask("/api/run", { run }), ask("/api/problem", { source: run })]);
+      if ($("runs").value !== run) return;
+      Object.assign(this, { fixed, problem, bits: unpacked(fixed.plan.schedule), available: unpacked(problem.available), shades: gridShades(problem) });
+      showTrouble(null);
+    } catch (error) {
+      showTrouble(error);
+      $("run-cards").hidden = $("realised").hidden = $("run-progress").hidden = true;
+      $("run-status").textContent = "";
+      this.retry = setTimeout(() => this.open(run), 5000); // a run that is just being started becomes readable
+      return;
+    }
+    this.stream = new EventSource(`/api/events?run=${encodeURIComponent(run)}`);
+    this.stream.addEventListener("state", (event) => { showTrouble(null); this.take(JSON.parse(event.data)); });
+    this.stream.addEventListener("trouble", (event) => showTrouble(new Error(JSON.parse(event.data).error)));
+    this.stream.addEventListener("error", () => { $("live").textContent = "Not connected; trying again."; });
+  }
+
+  close() {
+    clearTimeout(this.retry);
+    this.stream?.close();
+    this.stream = null;
+  }
+
+  take(state) {
+    if (state.since === 0) this.rounds = [];
+    this.rounds = this.rounds.slice(0, state.since).concat(state.rounds);
+    this.state = state;
+    $("live").textContent = state.status === "running" ? (state.quiet ? "Nothing was written for a while." : "Live.") : "";
+    const share = state.rounds_planned ? state.rounds_done / state.rounds_planned : 0;
+    $("run-progress").value = share;
+    const last = this.rounds.filter((r) => r.accuracy != null).at(-1);
+    $("run-status").textContent = `${state.sentence} Round ${state.rounds_done} of ${state.rounds_planned}, ${kilograms(state.spent_kg)} of ${kilograms(state.budget_kg)} kg spent${last ? `, accuracy ${percent(last.accuracy)}` : ""}.${state.quiet ? " It says it is running, but nothing was written for two minutes: it may have been killed (slackwater resume)." : ""}${state.shortened ? " Only the first rounds are shown." : ""}${this.fixed.synthetic ? " Synthetic intensity." : ""}`;
+    this.draw();
+  }
+
+  draw() {
+    if (!this.state || $("run").hidden) return;
+    this.charts();
+    this.panels();
+    this.cells();
+  }
+
+  charts() {
+    const points = this.rounds.filter((r) => r.accuracy != null).map((r) => [r.spent_kg, r.accuracy]);
+    lineChart($("accuracy"), { series: [{ name: "accuracy", points, kind: "c0", dots: true }], x: "kg CO2e spent", y: "accuracy", yFormat: (v) => `${Math.round(v * 1000) / 10} %` });
+    const { budget_kg: budget, expected_kg } = this.state, { planned_kg: planned, busy_slots: busy, slots } = this.fixed;
+    const top = budget ?? planned.at(-1);
+    const plan = [[0, top], ...busy.map((slot) => [slot + 1, top - planned[slot]])];
+    const real = [[0, top], ...this.rounds.map((r) => [r.slot + 1, top - r.spent_kg])];
+    const done = this.state.last_slot, from = done >= 0 ? planned[done] : 0, here = real.at(-1)[1];
+    const series = [{ name: "planned", points: plan, kind: "quiet", under: true }, { name: "realised", points: real, kind: "c1" }];
+    if (this.state.status !== "done") series.push({ name: "forecast: the rest as planned", points: [real.at(-1), ...busy.filter((slot) => slot > done).map((slot) => [slot + 1, here - (planned[slot] - from)])], kind: "c1", dashed: true });
+    lineChart($("burn"), { series, x: "slot", y: "kg left", zero: true, xFormat: (v) => (Number.isInteger(v) && v <= slots ? String(v) : "") });
+    const off = this.state.off_plan_kg;
+    $("burn-note").textContent = `Expected at the end: ${kilograms(expected_kg)} kg${budget ? ` of ${kilograms(budget)}` : ""}. ${Math.abs(off) < 1e-9 * (budget ?? 1) ? "So far as planned." : `So far ${kilograms(Math.abs(off))} kg ${off > 0 ? "more" : "less"} than planned.`}`;
+  }
+
+  panels() {
+    const { state } = this, names = (one) => one.clients.slice(0, MOST_NAMES).map((c) => printable(this.fixed.clients[c])).join(", ") + (one.count > MOST_NAMES ? ` and ${one.count - MOST_NAMES} more` : "");
+    const line = (one) => (one ? `slot ${one.slot} (${slotTime(this.problem, one.slot)}${one.in_window ? ", fine-tuning" : ""}): ${names(one)}` : "nobody");
+    fill($("upcoming"), [["Now", state.status === "running" ? line(state.now) : "not running"], ["Next", line(state.next)], ["Rounds", `${state.rounds_done} of ${state.rounds_planned}`], ["Seconds a round", this.rounds.length ? (this.rounds.reduce((a, r) => a + r.seconds, 0) / this.rounds.length).toFixed(2) : "–"]]);
+    const item = (event) => el("li", { class: event.level }, el("time", {}, `${event.at.slice(0, 19).replace("T", " ")}${event.slot == null ? "" : `, slot ${event.slot}`}`), printable(event.message));
+    const list = (box, items, none) => box.replaceChildren(...(items.length ? items : [el("li", {}, none)]));
+    const replans = state.events.filter((event) => /re-?plan/i.test(event.message));
+    const missed = this.missed();
+    list($("failures"), [...missed, ...state.events.filter((event) => event.level !== "info").map(item)], "Nothing has failed.");
+    list($("replans"), replans.slice(0, 5).map(item), "No re-plan is recorded: the run follows the plan it was started with.");
+    const { by_intensity: kinds, settled, unplanned } = state.charges, lines = [];
+    for (const [kind, { lines: count, kg }] of Object.entries(kinds)) lines.push(el("li", {}, `${count} lines on ${kind} intensity, ${kilograms(kg)} kg.`));
+    for (const [kind, { lines: count, kg }] of Object.entries(settled)) lines.push(el("li", {}, `${count} ${kind}${count === 1 ? "" : "s"}, together ${kg >= 0 ? "+" : "−"}${kilograms(Math.abs(kg))} kg.`));
+    if (unplanned.lines) lines.push(el("li", { class: "warning" }, `${unplanned.lines} lines that were not planned, ${kilograms(unplanned.kg)} kg.`));
+    const reserve = state.events.find((event) => /reserve/i.test(event.message));
+    lines.push(reserve ? item(reserve) : el("li", {}, "No reserve is recorded for this run."));
+    if (!kinds.forecast) lines.push(el("li", {}, "Nothing was booked on a forecast."));
+    list($("forecast"), lines, "");
+  }
+
+  missed() {
+    const count = this.rounds.reduce((sum, round) => { const there = new Set(round.clients); for (let c = 0; c < this.bits.rows; c++) if (this.bits.has(c, round.slot) && !there.has(c)) sum++; return sum; }, 0);
+    return count ? [el("li", { class: "warning" }, `${count} planned client-slots did not train.`)] : [];
+  }
+
+  trained() {
+    const rows = this.fixed.clients.map(() => new Uint8Array(this.fixed.slots));
+    for (const round of this.rounds) for (const client of round.clients) if (round.slot < this.fixed.slots) rows[client][round.slot] = 1;
+    return rows;
+  }
+
+  cells() {
+    const { problem, bits, shades, available } = this, { clients } = problem, look = gridColours(), slots = this.fixed.slots, done = this.state.last_slot;
+    this.did = this.trained();
+    const order = [...clients.name.keys()];
+    if (order.length > 100) order.sort((a, b) => clients.zone[a] - clients.zone[b] || a - b);
+    const line = new Uint8Array(slots);
+    this.grid.show({
+      problem, slots, rows: order, labels: clients.name, groups: clients.zone.map((z) => problem.zones[z]), colours: look.colours, window: this.fixed.window,
+      paint: (client) => {
+        line.set(shades[clients.zone[client]].shade.subarray(0, slots));
+        for (let slot = 0; slot < slots; slot++) {
+          const planned = bits.has(client, slot), trained = this.did[client][slot];
+          if (trained) line[slot] = planned ? look.TRAINS : look.EXTRA;
+          else if (planned) line[slot] = slot <= done ? look.MISSED : look.PENDING;
+          else if (!available.has(clients.mask[client], slot)) line[slot] = look.CANNOT;
+        }
+        return line;
+      },
+      skyline: (client) => shades[clients.zone[client]].skyline,
+      cannot: (client, slot) => !available.has(clients.mask[client], slot),
+    });
+  }
+
+  tell(client, slot) {
+    const { clients } = this.problem, zone = clients.zone[client], intensity = this.problem.intensity_g_per_kwh[zone][slot];
+    const planned = this.bits.has(client, slot), trained = this.did[client][slot];
+    const what = trained ? (planned ? "Trained as planned." : "Trained, though it was not planned.") : planned ? (slot <= this.state.last_slot ? "Planned, but it did not train." : "Planned, still to come.") : "Not planned.";
+    return [`${printable(clients.name[client])} (${printable(this.problem.zones[zone])}), ${slotTime(this.problem, slot)}`, `${Math.round(intensity)} g/kWh · ${kilograms(intensity / 1000 * clients.energy_kwh[client])} kg`, what];
+  }
+}

@@ -1,0 +1,41 @@
+// Why a client trains in an hour or does not, from the plan on show.
+import { kilograms, printable, slotTime } from "./base.js";
+
+function ordinal(number) {
+  const tens = number % 100, last = tens > 10 && tens < 14 ? 0 : number % 10;
+  return `${number}${["th", "st", "nd", "rd"][last] ?? "th"}`;
+}
+
+/** Lines about a cell: client and hour, intensity, cost, and the reason. */
+export function tellCell(problem, plan, bits, available, client, slot) {
+  const { clients } = problem, zone = clients.zone[client];
+  const intensity = problem.intensity_g_per_kwh[zone][slot];
+  const kg = intensity / 1000 * clients.energy_kwh[client];
+  return [
+    `${printable(clients.name[client])} (${printable(problem.zones[zone])}), ${slotTime(problem, slot)}`,
+    problem.start ? `${intensity.toFixed(intensity < 10 ? 1 : 0)} g/kWh · ${kilograms(kg)} kg` : `${kilograms(kg)} kg`,
+    reason(problem, plan, bits, available, client, slot),
+  ];
+}
+
+function reason(problem, plan, bits, available, client, slot) {
+  if (!plan) return "There is no plan on show.";
+  const [first, stop] = plan.window, trains = bits.has(client, slot);
+  const can = available.has(problem.clients.mask[client], slot);
+  if (slot >= stop) return `Out: the run has ended by then (s = ${plan.end}).`;
+  if (slot >= first) return trains ? "In: the fine-tuning window, in which everybody trains." : "Out: it cannot train in this part of the window.";
+  if (!can) return "Out: it cannot train in this hour.";
+  if (problem.coupled) return trains ? "In: chosen together with the other clients' hours." : "Out: not among the hours chosen for all clients together.";
+  const line = problem.intensity_g_per_kwh[problem.clients.zone[client]];
+  let rank = 1, usable = 0, gets = 0;
+  for (let at = 0; at < first; at++) {
+    if (!available.has(problem.clients.mask[client], at)) continue;
+    usable++;
+    gets += bits.has(client, at);
+    if (line[at] < line[slot] || (line[at] === line[slot] && at < slot)) rank++;
+  }
+  const place = `its ${ordinal(rank)} cleanest hour of ${usable} before the window`;
+  if (trains) return `In: ${place}; the budget gives it ${gets}.`;
+  if (gets === problem.clients.max_slots[client]) return `Out: ${place}; it has its most, ${gets}.`;
+  return gets ? `Out: ${place}; the budget gives it the ${gets} cleanest.` : `Out: ${place}; the budget gives it none.`;
+}

@@ -1,0 +1,310 @@
+"""The page in a real browser: load, slide, hover, copy, compare, and watch a run finish."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made import HOSTILE, do_rounds, hostile_plan, scenario, small_plan, start_run
+
+import slackwater as sw
+from slackwater.config import load_scenario
+from slackwater.dashboard.server import Dashboard
+from slackwater.scenario_template import SCENARIO as DEMO
+
+Serve = Callable[..., Dashboard]
+Open = Callable[..., Any]
+PATIENCE_MS = 60_000
+SHOTS = os.environ.get("SLACKWATER_SCREENSHOTS")
+"""A folder to keep pictures in, if they are wanted."""
+
+
+@pytest.fixture
+def page_of(browser: Any) -> Iterator[Open]:
+    """Open a page on a server; it fails the test if the page has errors or asks for anything elsewhere."""
+    contexts, wrong = [], []
+
+    def go(server: Dashboard, view: str = "plan", *, wide: int = 1280, tall: int = 900, scheme: str = "light") -> Any:
+        context = browser.new_context(
+            viewport={"width": wide, "height": tall},
+            color_scheme=scheme,
+            permissions=["clipboard-read", "clipboard-write"],
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on(
+            "request", lambda request: _same_origin(request.url, server) or wrong.append(f"asked for {request.url}")
+        )
+        page.goto(f"http://127.0.0.1:{server.port}/#{view}")
+        page.wait_for_selector("html[data-ready=yes]")
+        return page
+
+    yield go
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def _same_origin(url: str, server: Dashboard) -> bool:
+    return url.startswith((f"http://127.0.0.1:{server.port}/", "data:"))
+
+
+def _pixels(page: Any, selector: str = "#schedule canvas") -> str:
+    return str(page.evaluate("(selector) => document.querySelector(selector).toDataURL()", selector))
+
+
+def _settled(page: Any) -> None:
+    page.wait_for_selector("#metrics:not(.stale) dt")
+    page.wait_for_selector("#front:not(.stale) svg")
+
+
+def _slide(page: Any, slider: str, value: int) -> None:
+    page.evaluate(
+        "([id, value]) => { const s = document.getElementById(id); s.value = value; s.dispatchEvent(new Event('input')); }",
+        [slider, value],
+    )
+
+
+def _keep(page: Any, name: str) -> None:
+    if SHOTS:
+        page.screenshot(path=f"{SHOTS}/{name}.png", full_page=True)
+
+
+def test_a_slider_moves_and_the_schedule_changes(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    page = page_of(serve(scenario(tmp_path)))
+    _settled(page)
+    assert "Optimal" in page.text_content("#plan-status")
+    before, totals = _pixels(page), page.text_content("#totals")
+    page.focus("#budget")
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")  # by key, as somebody without a mouse does
+    _settled(page)
+    assert float(page.input_value("#budget-kg")) > 2.0
+    assert _pixels(page) != before
+    assert page.text_content("#totals") != totals
+    last = _pixels(page)
+    for slider, value in (("alpha", 12), ("fine-tune", 3), ("slack", 8), ("end", 1)):
+        _slide(page, slider, value)
+        _settled(page)
+        assert _pixels(page) != last, slider
+        last = _pixels(page)
+    assert not page.is_checked("#end-auto")
+    assert "s = 1" in page.text_content("#end-out")
+    page.click("#reset")
+    _settled(page)
+    assert page.text_content("#totals") == totals
+
+
+def test_hover_and_keys_tell_what_a_cell_is(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    page = page_of(serve(scenario(tmp_path)))
+    _settled(page)
+    place = page.locator("#schedule canvas").bounding_box()
+    page.mouse.move(place["x"] + 300, place["y"] + 60)
+    tip = page.wait_for_selector(".grid-tip:not([hidden])").text_content()
+    for part in ("BE (BE)", "Jan 2022", "g/kWh", " kg"):
+        assert part in tip
+    assert "In: " in tip or "Out: " in tip
+    page.focus("#schedule canvas")
+    seen = set()
+    for key in ("ArrowDown", "ArrowRight", "PageDown", "End", "Home", "ArrowUp"):
+        page.keyboard.press(key)
+        seen.add(page.text_content("#schedule .grid-say"))
+    assert len(seen) >= 5
+    page.keyboard.press("End")
+    last = page.text_content("#schedule .grid-say")
+    assert "fine-tuning window" in last or "has ended" in last
+
+
+def test_a_budget_that_is_too_small_is_a_sentence(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    page = page_of(serve(scenario(tmp_path)))
+    _settled(page)
+    page.fill("#budget-kg", "0.0001")
+    page.keyboard.press("Tab")
+    page.wait_for_selector("#plan-status.infeasible")
+    assert "Raise budget_kg to at least" in page.text_content("#plan-status")
+
+
+def test_copy_as_scenario_is_what_the_command_reads(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    page = page_of(serve(scenario(tmp_path)))
+    _settled(page)
+    _slide(page, "slack", 9)
+    _settled(page)
+    page.click("#copy")
+    page.wait_for_selector("#done:not(:empty)")
+    text = page.input_value("#toml")
+    assert page.evaluate("navigator.clipboard.readText()") == text
+    (tmp_path / "copied.toml").write_text(text, encoding="utf-8")
+    found = sw.plan(load_scenario(tmp_path / "copied.toml").problem(tmp_path))
+    assert found.problem.slack == 9
+    assert f"s = {found.end}" in page.text_content("#end-out")
+
+
+def test_the_map_changes_with_the_hour(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    page = page_of(serve(scenario(tmp_path)), "map")
+    page.wait_for_selector("#world circle")
+    assert page.locator("#world circle").count() == 7
+    before, first = page.text_content("#zones"), page.text_content("#hour-out")
+    page.focus("#hour")
+    for _ in range(6):
+        page.keyboard.press("ArrowRight")
+    assert page.text_content("#zones") != before
+    assert page.text_content("#hour-out") != first
+
+
+def test_plans_side_by_side(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    path = scenario(tmp_path)
+    small_plan().save(tmp_path / "plan.json")
+    page = page_of(serve(path))
+    _settled(page)
+    page.click("#pin")
+    _slide(page, "slack", 2)
+    _settled(page)
+    page.click("#pin")
+    page.click("#tab-compare")
+    page.wait_for_selector("#columns tbody tr")
+    page.check("#choices label:has-text('plan.json') input")
+    page.wait_for_selector("#columns thead th:nth-child(4)")
+    row = page.locator("#columns tr", has_text="Slack, slots").locator("td").all_text_contents()
+    assert row == ["20", "2", "6"]
+    assert page.locator("#columns canvas").count() == 3
+    _keep(page, "compare")
+
+
+def test_a_training_run_of_the_demo_is_watched_to_its_end(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    path = tmp_path / "scenario.toml"
+    path.write_text(DEMO.replace("budget_kg = 3.0", "budget_kg = 1.2"))
+    sw.plan(load_scenario(path).problem(tmp_path), end=20).save(tmp_path / "plan.json")
+    server = serve(path)
+    command = [sys.executable, "-m", "slackwater", "train", str(tmp_path / "plan.json"), "--out", str(tmp_path / "run")]
+    options = ["--task", "digits", "--no-baseline", "--eval-every", "2", "--local-steps", "4", "--threads", "1"]
+    training = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        page = page_of(server, "map")
+        while not (tmp_path / "run" / "run.db").exists() and training.poll() is None:
+            page.wait_for_timeout(100)
+        page.click("#tab-run")
+        rounds = set()
+        while "Done." not in page.text_content("#run-status"):
+            rounds.add(page.text_content("#run-status"))
+            page.wait_for_timeout(100)
+            assert training.poll() in (None, 0), training.stderr.read().decode()  # type: ignore[union-attr]
+        training.wait(60)
+    finally:
+        training.kill()
+        training.wait()
+        training.stderr.close()  # type: ignore[union-attr]
+    assert len(rounds) >= 3  # seen on its way, not only at its end
+    assert page.locator("#accuracy svg circle").count() >= 2
+    assert "So far as planned" in page.text_content("#burn-note")
+    assert "No re-plan is recorded" in page.text_content("#replans")
+    assert page.get_attribute("#run-progress", "value") == "1"
+    _keep(page, "run")
+
+
+def test_what_did_not_train_is_shown(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    plan = small_plan()
+    with start_run(tmp_path / "run", plan) as run:
+        run.log("Re-planned after slot 2: <b>client-1</b> is out", level="warning", slot=2)
+        do_rounds(run, plan, 0, 3, absent=int(np.argmax(plan.slots_per_client)))
+        page = page_of(serve(tmp_path), "run")
+        page.wait_for_selector("#burn svg")
+        assert "did not train" in page.text_content("#failures")
+        assert "<b>client-1</b> is out" in page.text_content("#replans")
+        assert "slot" in page.text_content("#upcoming")
+
+
+def test_hostile_names_are_shown_as_text_everywhere(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    plan = hostile_plan()
+    folder = tmp_path / "<img src=x onerror=alert(1)>"
+    plan.save(folder / "plan.json")
+    with start_run(folder / "run", plan) as run:
+        run.log(HOSTILE[1], level="error")
+        do_rounds(run, plan, 0, 3)
+    page = page_of(serve(tmp_path))
+    page.on("dialog", lambda dialog: pytest.fail(f"a dialog: {dialog.message}"))
+    _settled(page)
+    page.focus("#schedule canvas")
+    page.keyboard.press("ArrowDown")
+    assert HOSTILE[0] in page.text_content("#schedule .grid-say")
+    page.keyboard.press("ArrowDown")
+    assert HOSTILE[1] in page.text_content("#schedule .grid-tip")
+    for view, where in (("map", "#zones"), ("run", "#failures"), ("compare", "#columns td")):
+        page.click(f"#tab-{view}")
+        page.wait_for_selector(where)
+        page.wait_for_timeout(300)
+    assert "<img src=x onerror=alert(1)>" in page.text_content("#choices")
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 1
+    assert page.title() == "Slackwater"
+    page.click("#tab-map")
+    assert "not on the map" in page.text_content("#zones")
+
+
+def test_a_broken_run_is_a_sentence_on_the_page(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    scenario(tmp_path)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.db").write_bytes(b"not a database" * 999)
+    page = page_of(serve(tmp_path), "run")
+    page.wait_for_selector("#trouble:not([hidden])")
+    assert "cannot be used as a run's file" in page.text_content("#trouble")
+    page.click("#tab-plan")
+    _settled(page)
+
+
+@pytest.mark.parametrize(("wide", "tall", "scheme"), [(390, 844, "dark"), (1280, 900, "light")])
+def test_every_view_fits_its_screen(
+    serve: Serve, page_of: Open, tmp_path: Path, wide: int, tall: int, scheme: str
+) -> None:
+    path = scenario(tmp_path)
+    plan = small_plan()
+    with start_run(tmp_path / "run", plan) as run:
+        do_rounds(run, plan, 0, 1000)
+    page = page_of(serve(path), wide=wide, tall=tall, scheme=scheme)
+    _settled(page)
+    for view, ready in (
+        ("plan", "#front svg"),
+        ("map", "#world circle"),
+        ("run", "#burn svg"),
+        ("compare", "#columns td"),
+    ):
+        page.click(f"#tab-{view}")
+        page.wait_for_selector(ready)
+        assert page.evaluate("document.documentElement.scrollWidth") <= wide, view
+        unnamed = page.evaluate(
+            "[...document.querySelectorAll('section:not([hidden]) :is(input, select, textarea, button, progress)')]"
+            ".filter((e) => !(e.labels?.length || e.ariaLabel || e.textContent.trim())).map((e) => e.id)"
+        )
+        assert unnamed == []
+        _keep(page, f"{view}-{wide}-{scheme}")
+
+
+def test_a_thousand_clients(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    small_plan(clients=1000, slots=48).save(tmp_path / "plan.json")
+    page = page_of(serve(tmp_path))
+    page.wait_for_selector("#totals dt")
+    before = _pixels(page)
+    page.locator("#schedule .grid-scroll").evaluate("(box) => { box.scrollTop = 900; }")
+    page.wait_for_timeout(300)
+    assert _pixels(page) != before
+    page.fill("#filter", "client-0999")
+    page.focus("#schedule canvas")
+    page.keyboard.press("ArrowDown")
+    assert "client-0999" in page.text_content("#schedule .grid-say")
+
+
+def test_a_server_that_is_gone_is_a_sentence(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    server = serve(scenario(tmp_path))
+    page = page_of(server)
+    _settled(page)
+    page.route("**/api/**", lambda route: route.abort())
+    _slide(page, "slack", 5)
+    page.wait_for_selector("#trouble:not([hidden])")
+    assert "does not answer" in page.text_content("#trouble")

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import base64
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made import HOSTILE, SCENARIO, hostile_plan, scenario
+
+import slackwater as sw
+from slackwater.cli.serve import open_library
+from slackwater.dashboard.answers import quick_answer, savings_answer
+from slackwater.dashboard.plans import Asked, Outdated, Plans, most_slack
+from slackwater.dashboard.worker import Worker
+from slackwater.dashboard.zone_map import map_answer
+from slackwater.dashboard.zones import PLACES
+from slackwater.errors import InfeasibleError, ScenarioError, SlackwaterError
+from slackwater.planning.problem import Problem
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> Iterator[tuple[Plans, str, Problem]]:
+    library = open_library(scenario(tmp_path))
+    source = library.entries()[0].id
+    made = Plans(library)
+    yield made, source, library.problem(source).problem
+    made.close()
+
+
+def _matrix(answer: dict[str, object], slots: int) -> np.ndarray:
+    packed = answer["schedule"]
+    rows = np.frombuffer(base64.b64decode(packed["data"]), dtype=np.uint8).reshape(packed["rows"], packed["row_bytes"])  # type: ignore[index]
+    return np.unpackbits(rows, axis=1, count=slots).astype(bool)
+
+
+def test_the_slider_may_go_beyond_the_scenario(plans: tuple[Plans, str, Problem]) -> None:
+    made, source, problem = plans
+    assert problem.horizon - problem.rounds == 20
+    assert most_slack(problem) >= 20 + 168
+    shown = made.problem(source)
+    assert shown["most_slack"] == most_slack(problem)
+    assert len(shown["intensity_g_per_kwh"][0]) == problem.rounds + shown["most_slack"]
+    with pytest.raises(ScenarioError, match="reaches"):
+        made.quick(Asked(source=source, slack=shown["most_slack"] + 1))
+
+
+def test_quick_and_best_are_the_plans_of_the_command_line(plans: tuple[Plans, str, Problem]) -> None:
+    made, source, problem = plans
+    quick = made.quick(Asked(source=source, budget_kg=1.5, alpha=0.5, fine_tune=2, slack=30, near=7))
+    variant = problem.with_settings(budget_kg=1.5, alpha=0.5, fine_tune=2, slack=30)
+    fixed, joint = sw.plan(variant, end=7), sw.plan(variant)
+    assert quick["end"] == 7
+    assert not quick["all_ends"]
+    assert np.array_equal(_matrix(quick, variant.horizon), fixed.matrix)
+    best = made.best(Asked(source=source, budget_kg=1.5, alpha=0.5, fine_tune=2, slack=30))
+    assert best["end"] == joint.end
+    assert best["all_ends"]
+    assert best["objective"] == joint.objective
+    assert best["emissions_kg"] == joint.emissions_kg
+    assert np.array_equal(_matrix(best, variant.horizon), joint.matrix)
+    assert best["metrics"]["rho_h"] in (joint.metrics.rho_h, "inf")
+    front = made.front(Asked(source=source, budget_kg=1.5, alpha=0.5, fine_tune=2, slack=30, end=joint.end))
+    objectives = [point["objective"] for point in front["points"]]
+    assert objectives == sorted(objectives)
+    assert min(p["budget_kg"] for p in front["points"]) < 1.5 < max(p["budget_kg"] for p in front["points"])
+
+
+def test_a_budget_that_does_not_do_is_answered_with_the_least_that_does(plans: tuple[Plans, str, Problem]) -> None:
+    made, source, _ = plans
+    for answer in (
+        made.best(Asked(source=source, budget_kg=1e-6)),
+        made.quick(Asked(source=source, budget_kg=1e-6, end=3)),
+    ):
+        assert answer["status"] == "infeasible"
+        assert answer["least_budget_kg"] > 1e-6
+        assert "Raise budget_kg" in answer["message"]
+    assert made.quick(Asked(source=source, budget_kg=2e-6))["status"] == "searching"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{"budget_kg": "x"}, {"slack": "1.5"}, {"alpha": "7"}, {"budget_kg": "nan"}, {"budget_kg": "-1"}, {"fine_tune": "-1"}, {"end": "99"}],
+)  # fmt: skip
+def test_nonsense_is_a_sentence(plans: tuple[Plans, str, Problem], query: dict[str, str]) -> None:
+    made, source, _ = plans
+    with pytest.raises(ScenarioError):
+        made.quick(Asked.of({"source": source} | query))
+
+
+def test_an_older_request_of_the_same_page_is_dropped(plans: tuple[Plans, str, Problem]) -> None:
+    made, source, _ = plans
+    made.quick(Asked(source=source, page="a", number=5))
+    with pytest.raises(Outdated):
+        made.quick(Asked(source=source, page="a", number=4))
+    made.quick(Asked(source=source, page="b", number=1))
+    with pytest.raises(Outdated):
+        made.best(Asked(source=source, page="a", number=4))
+
+
+def test_a_job_that_nobody_wants_any_more_is_given_up_at_once(tmp_path: Path) -> None:
+    # A MILP that would take its 20 seconds: one client at a time, many hours.
+    head = SCENARIO.replace("slack = 20", "slack = 150").replace("rounds = 4", "rounds = 60") + "max_parallel = 2\n"
+    problem = open_library(scenario(tmp_path, head=head)).problem(open_library(tmp_path).entries()[0].id).problem
+    worker, wanted = Worker(), threading.Event()
+    wanted.set()
+    threading.Timer(1.5, wanted.clear).start()
+    began = time.perf_counter()
+    assert worker.ask("best", problem, None, wanted.is_set) is None
+    assert time.perf_counter() - began < 15
+    assert worker.ask("best", problem.with_settings(max_parallel=None, slack=3), None, lambda: True)
+    worker.close()
+    assert worker.ask("best", problem, None, lambda: True) is None
+
+
+def test_the_process_ends_with_the_dashboard_even_in_the_middle_of_a_job(tmp_path: Path) -> None:
+    head = SCENARIO.replace("slack = 20", "slack = 150").replace("rounds = 4", "rounds = 60") + "max_parallel = 2\n"
+    library = open_library(scenario(tmp_path, head=head))
+    problem = library.problem(library.entries()[0].id).problem
+    with subprocess.Popen([sys.executable, "-m", "slackwater.dashboard.worker"], stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        pickle.dump(("best", problem, None), process.stdin)
+        process.stdin.flush()
+        time.sleep(1.0)
+        process.stdin.close()
+        began = time.perf_counter()
+        assert process.wait(30) == 0
+        assert time.perf_counter() - began < 15  # the job would have taken its 20 seconds
+
+
+def test_errors_come_through_the_process(plans: tuple[Plans, str, Problem]) -> None:
+    _, _, problem = plans
+    worker = Worker()
+    with pytest.raises(InfeasibleError) as caught:
+        worker.ask("best", problem.with_settings(budget_kg=1e-9), None, lambda: True)
+    assert caught.value.least_budget_kg
+    with pytest.raises(SlackwaterError, match="end time s"):
+        worker.ask("best", problem, 999, lambda: True)
+    worker.close()
+
+
+def test_savings_count_the_same_training_from_the_first_hour_on() -> None:
+    costs = np.array([[4.0, 4.0, 1.0, 1.0], [3.0, 2.0, 2.0, 1.0]])
+    problem = Problem.from_costs(costs, rounds=2, slack=2, fine_tune=0, budget_kg=5.0, alpha=1.0)
+    plan = sw.plan(problem)
+    saved = savings_answer(plan)
+    counts = plan.slots_per_client
+    without = costs[0, : counts[0]].sum() + costs[1, : counts[1]].sum()
+    assert saved["without_kg"] == pytest.approx(without)
+    assert saved["saved_kg"] == pytest.approx(without - plan.emissions_kg)
+
+
+def test_a_coupled_problem_is_quick_by_greedy() -> None:
+    problem = Problem.from_costs(np.ones((3, 6)), rounds=3, slack=3, budget_kg=5.0, max_parallel=1)
+    assert quick_answer(problem, 1)["solver"] == "greedy"
+
+
+def test_the_map_knows_every_typical_zone_and_lists_the_others(tmp_path: Path) -> None:
+    assert {zone.zone for zone in sw.available_zones()} <= set(PLACES)
+    assert all(-180 <= x <= 180 and -60 <= y <= 80 for x, y in PLACES.values())
+    hostile_plan().save(tmp_path / "plan.json")
+    library = open_library(tmp_path)
+    answer = map_answer(library, library.entries()[0].id)
+    assert sorted(zone["zone"] for zone in answer["zones"]) == sorted(f"{name} zone" for name in HOSTILE)
+    assert all(zone["longitude"] is None for zone in answer["zones"])
