@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,6 +100,21 @@ class Cells:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """What decides between schedules of one objective, window included."""
+
+    slots: int
+    kg: float
+    end: int
+
+    def ahead_of(self, other: Rank) -> bool:
+        """More slots, then less carbon (but for rounding), then the earlier end."""
+        if self.slots != other.slots:
+            return self.slots > other.slots
+        return self.end < other.end if _close(self.kg, other.kg) else self.kg < other.kg
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Candidate:
     """A schedule for one end time."""
@@ -121,18 +137,26 @@ class Candidate:
         """Whether this is better: the level for max-min, the sum of f, more slots, less carbon, the earlier end."""
         if other is None:
             return True
-        pairs = [(self.total, other.total)]
-        if self.cells.utility.kind == "max-min":
-            pairs.insert(0, (self.level, other.level))
-        for mine, theirs in pairs:
-            if abs(mine - theirs) > TIE * max(abs(mine), abs(theirs)):
+        for mine, theirs in self._pairs(other):
+            if not _close(mine, theirs):
                 return mine > theirs
-        return self._rank() < other._rank()
+        return self.rank.ahead_of(other.rank)
 
-    def _rank(self) -> tuple[int, float, int]:
+    def ties(self, other: Candidate) -> bool:
+        """Whether nothing but slots, carbon and end can tell the two apart."""
+        return all(_close(mine, theirs) for mine, theirs in self._pairs(other))
+
+    @cached_property
+    def rank(self) -> Rank:
+        """What decides between ties."""
         stage = self.cells.stage
         kg = self.cells.kg(self.matrix) + stage.window_kg + stage.idle_kg
-        return -int(self.matrix.sum()) - stage.window_slots, round(kg, 12), stage.end
+        return Rank(slots=int(self.matrix.sum()) + stage.window_slots, kg=kg, end=stage.end)
+
+    def _pairs(self, other: Candidate) -> list[tuple[float, float]]:
+        """What comes before ties, of both, the most important first."""
+        level = [(self.level, other.level)] if self.cells.utility.kind == "max-min" else []
+        return [*level, (self.total, other.total)]
 
     def found(self, upper_bound: float, level_bound: float | None = None) -> Found:
         """As a solver returns it. Where the least utility comes first, the gap is at least that of the level."""
@@ -153,3 +177,7 @@ class Candidate:
         groups = stage.groups
         packed = pack_matrix(stage, groups.kind[groups.of_client], self.matrix)
         return Found(stage=stage, packed=packed, upper_bound=bound, level=level)
+
+
+def _close(mine: float, theirs: float) -> bool:
+    return abs(mine - theirs) <= TIE * max(abs(mine), abs(theirs))

@@ -1,4 +1,4 @@
-"""HiGHS behind four verbs: columns, rows, maximise, solve. The rest of the package speaks of clients and slots."""
+"""HiGHS behind a few verbs: columns, rows, maximise, fix, solve. The rest of the package speaks of clients and slots."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ class Outcome:
 
     columns: NDArray[np.float64] | None
     bound: float
+    prices: NDArray[np.float64] | None = None
+    """[column], reduced costs of a relaxation that was solved to its end."""
     infeasible: bool = False
 
 
@@ -34,13 +36,15 @@ class Model:
         self._highs = highspy.Highs()  # type: ignore[no-untyped-call]
         self._highs.silent()
         self._whole: list[int] = []
-        options: dict[str, float | str] = {
+        options: dict[str, float | str | bool] = {
             "primal_feasibility_tolerance": _TOLERANCE,
             "dual_feasibility_tolerance": _TOLERANCE,
             "mip_feasibility_tolerance": _TOLERANCE,
             "small_matrix_value": 1e-12,
             "mip_rel_gap": 0.0,
             "parallel": "off",
+            # After a restart HiGHS 1.15 at times calls a solution optimal that is not; without, it is faster here too.
+            "mip_allow_restart": False,
         }
         for name, value in options.items():
             self._highs.setOptionValue(name, value)
@@ -91,6 +95,11 @@ class Model:
         """Change the upper bound of a row."""
         self._highs.changeRowBounds(row, -INFINITE, upper)
 
+    def fix(self, columns: NDArray[np.int32], values: NDArray[np.float64]) -> None:
+        """Leave columns no choice but these values."""
+        if len(columns):
+            self._highs.changeColsBounds(len(columns), columns, values, values)
+
     def solve(
         self, *, seconds: float, gap: float = 0.0, start: NDArray[np.float64] | None = None, relaxed: bool = False
     ) -> Outcome:
@@ -105,13 +114,13 @@ class Model:
             solution.col_value = start.tolist()
             highs.setSolution(solution)
         try:
-            outcome = self._run(relaxed)
+            outcome = self._run(relaxed, gap)
         finally:
             if relaxed:
                 self._set_whole(highspy.HighsVarType.kInteger, whole)
         return outcome
 
-    def _run(self, relaxed: bool) -> Outcome:
+    def _run(self, relaxed: bool, gap: float) -> Outcome:
         highs, statuses = self._highs, highspy.HighsModelStatus
         failed = highs.run() == highspy.HighsStatus.kError
         status, info = highs.getModelStatus(), highs.getInfo()
@@ -128,9 +137,13 @@ class Model:
             bound = float(info.objective_function_value) if done else math.inf
         else:
             bound = float(info.mip_dual_bound) if self._whole else float(info.objective_function_value)
+            if done and not math.isfinite(bound):  # presolve has found the start to be optimal, and says no more
+                bound = float(info.objective_function_value) + gap
         feasible = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-        columns = np.array(highs.getSolution().col_value) if feasible else None
-        return Outcome(columns=columns, bound=bound if math.isfinite(bound) else math.inf)
+        solution = highs.getSolution()
+        columns = np.array(solution.col_value) if feasible else None
+        prices = np.array(solution.col_dual) if relaxed and done and solution.dual_valid else None
+        return Outcome(columns=columns, bound=bound if math.isfinite(bound) else math.inf, prices=prices)
 
     def _set_whole(self, kind: highspy.HighsVarType, columns: NDArray[np.int32]) -> None:
         if len(columns):

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from slackwater.errors import SlackwaterError
 from slackwater.planning import knapsack, selection
 from slackwater.planning.cells import TIE, Candidate, Cells
 from slackwater.planning.coupled import coupled_infeasible, coupled_stages, greedy, grow, uncoupled_bound
@@ -22,6 +23,7 @@ from slackwater.planning.search import Found, search
 from slackwater.planning.selection import Items, Selection
 from slackwater.planning.stage import Stage
 from slackwater.planning.tangents import Fair, Rows
+from slackwater.planning.ties import Ties, optimistic
 
 logger = logging.getLogger(__name__)
 _GAP = 1e-9
@@ -29,7 +31,6 @@ _GAP = 1e-9
 _MOST_ROUNDS = 30
 _HALF = 0.5
 _CHEAPEST_S = 60.0
-_MOST_SLOTS_S = 5.0
 Goal = Literal["value", "level"]
 
 
@@ -83,6 +84,8 @@ class _Task:
     """Where cuts have been made."""
     seconds: float = math.inf
     """What HiGHS may use on it next time."""
+    behind: bool = False
+    """Whether it is proved not even to tie."""
 
 
 class _Race:
@@ -113,11 +116,28 @@ class _Race:
                 heapq.heappush(heap, (-task.bound, task.stage.end, task))
         self.bound = max([self.bound, *(task.bound for _, _, task in heap)])
         if self.best is not None and self.goal == "value":
-            even = self.best.total - TIE * abs(self.best.total)
-            for own in [task.own for task in tasks if task.own is not None and task.own.total >= even]:
-                if not own.cells.flat:
-                    self._more_slots(own, _MOST_SLOTS_S)
+            self._break_ties(tasks)
         return self.best
+
+    def _break_ties(self, tasks: list[_Task]) -> None:
+        """Look at every end time that may tie with the best, at the best one first, then at the most promising."""
+        assert self.best is not None
+        even = [task for task in tasks if self._may_tie(task)]
+        looks = [(optimistic(task.cells or Cells.of(task.stage)), task) for task in even]
+        looks.sort(key=lambda look: (look[1].own is not self.best, -look[0].slots, look[0].kg, look[0].end))
+        try:
+            for rank, task in looks:
+                if self._left() > 0 and rank.ahead_of(self.best.rank) and self._may_tie(task):
+                    if task.own is None:
+                        self._first_look(task)
+                    if task.own is not None and self._may_tie(task) and self._left() > 0:
+                        self.best = Ties(task.own, self.best, task.positive, task.points).best_by(self.deadline)
+        except SlackwaterError as error:
+            logger.warning("Ties are left as they are. %s", error)  # the objective is proved all the same
+
+    def _may_tie(self, task: _Task) -> bool:
+        assert self.best is not None
+        return not task.behind and task.bound >= self.best.total - TIE * abs(self.best.total)
 
     def _left(self) -> float:
         return self.deadline - time.perf_counter()
@@ -158,7 +178,6 @@ class _Race:
         self._offer(task, matrix)
         assert task.own is not None
         if cells.flat:
-            self._more_slots(task.own, _MOST_SLOTS_S)
             task.bound = min(task.bound, self._measure(task.own))
             return True
         assert self.best is not None
@@ -209,7 +228,8 @@ class _Race:
         if self.goal == "level":
             model.for_level()
         else:
-            model.for_value(task.positive, (best - offset) / unit - _GAP if rival else -INFINITE)
+            even = best - TIE * abs(best)
+            model.for_value(task.positive, (even - offset) / unit - _GAP if rival else -INFINITE)
             for i, point in sorted(task.points):
                 model.cut(i, [point], plain=True)
         tightened = False
@@ -221,6 +241,7 @@ class _Race:
                 below = task.own.level < self.level * (1 - _GAP)
                 if (rival or below) and not tightened:
                     task.bound = min(task.bound, best)
+                    task.behind = rival
                 break  # else it contradicts a schedule at hand: the bound stays as it is
             if not tightened:
                 task.bound = min(task.bound, offset + unit * outcome.bound)
@@ -249,27 +270,6 @@ class _Race:
             return False
         self._offer(task, grow(task.cells, matrix))
         return True
-
-    def _more_slots(self, found: Candidate, seconds: float) -> None:
-        """Ties: as many slots as possible with nobody's utility lower (on a flat trace that is all there is to choose)."""
-        cells, slots = found.cells, int(found.matrix.sum())
-        if cells.flat and self.best is not None:
-            slots = max(slots, int(self.best.matrix.sum()) - 1)
-        cheapest_first = np.cumsum(np.sort(cells.g[cells.open]))
-        fit = int(np.searchsorted(cheapest_first, cells.room_kg, side="right"))
-        most = min(fit, int(cells.high.sum()), cells.parallel * cells.g.shape[1])
-        seconds = min(seconds, self._left())
-        if most <= slots or seconds <= 0:
-            return
-        model = Fair(cells, least=cells.utilities(found.matrix))
-        model.model.maximise(model.x, 1.0)
-        if model.model.solve(seconds=seconds, relaxed=True).bound < slots + 1 - _GAP:
-            return
-        outcome = model.model.solve(seconds=seconds, gap=_HALF, start=model.start(found.matrix))
-        if outcome.columns is not None and cells.allows(matrix := model.matrix(outcome.columns)):
-            new = Candidate.of(cells, grow(cells, matrix))
-            if new.beats(self.best):
-                self.best = new
 
 
 def _knapsack(stage: Stage, deadline: float) -> Selection:

@@ -70,6 +70,16 @@ class Rows:
         self.room -= _TIGHTEN * max(abs(self.room), 1.0)
         self.model.limit(self.budget, self.room)
 
+    def drop_one(self, matrix: NDArray[np.bool_]) -> None:
+        """Cut off a schedule that is too dear, and all that contain it."""
+        chosen = self.x[matrix[self.client, self.slot]]
+        self.model.row([chosen], [1.0], -INFINITE, len(chosen) - 1.0)
+
+    def add_one(self, matrix: NDArray[np.bool_]) -> None:
+        """Cut off a schedule of too little utility, and all with no other client-slot that is worth anything."""
+        other = ~matrix & (self.cells.d > 0)
+        self.model.row([self.x[other[self.client, self.slot]]], [1.0], 1.0, INFINITE)
+
     def matrix(self, columns: NDArray[np.float64]) -> NDArray[np.bool_]:
         """The schedule in a solution."""
         matrix = np.zeros(self.cells.open.shape, dtype=bool)
@@ -234,7 +244,7 @@ class Fair(Rows):
     def _strength(self, i: int, point: float) -> tuple[float, int]:
         """b and m of the cut at a point."""
         reach = self.reach[self.active[i]]
-        m = int(np.searchsorted(reach, point * (1 - 1e-13)))
+        m = int(np.searchsorted(reach, point * (1 - 1e-12)))  # a point kept in `points` has 13 digits
         if m < (2 if self.barred[i] else 1) or m == len(reach):
             return 0.0, m
         below = reach[m - 1]
