@@ -3,6 +3,8 @@
     python experiments/backtests.py run --study carboncast --forecasts ../shared/data/forecasts
     python experiments/backtests.py run --study carboncast-fi --forecasts ../shared/data/forecasts
     python experiments/backtests.py run --study paper7 --data ../shared/data/ci_paper7 --factor direct
+    python experiments/backtests.py first-plans --study carboncast --forecasts ../shared/data/forecasts
+    python experiments/backtests.py first-plans --study paper7 --data ../shared/data/ci_paper7 --factor direct
     python experiments/backtests.py table
 
 Seven clients of 300 W, T = 10 rounds, slack 90, and at every start the budget of all seven for its first ten hours. Each
@@ -14,6 +16,7 @@ with their neighbours' by some hours.
 from __future__ import annotations
 
 import csv
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,8 +27,9 @@ import numpy as np
 
 import slackwater as sw
 from slackwater.forecasting.files import ForecastArchive, read_archive
-from slackwater.replanning import Settings, backtest, spread_starts
+from slackwater.replanning import Settings, backtest, replay_before, spread_starts
 from slackwater.replanning.adversarial import ADVERSARIAL
+from slackwater.replanning.backtest import first_plan
 from slackwater.replanning.choices import archive_actuals, backtest_forecaster
 from slackwater.units import iso
 
@@ -48,6 +52,15 @@ WAYS: dict[str, dict[str, tuple[str, ...]]] = {
     "small": {"persistence": ("6h", "never"), "missing": ("24h",)},
 }
 """By study and forecast: how often is planned anew."""
+PLANNED_ON = {
+    "carboncast": ("persistence", "ridge", "file", "error-model", "blend"),
+    "carboncast-fi": ("file", "blend"),
+    "paper7": ("persistence", "ridge", "error-model"),
+    "small": ("persistence",),
+}
+"""By study: the forecasts whose first plans are looked at."""
+PROBABILITIES = (0.6, 0.8, 0.9)
+FIRST_PLANS = "first_plans"
 REPLAN = {"1h": 1, "6h": 6, "24h": 24, "never": None}
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -66,6 +79,7 @@ def main() -> None:
 @click.option("--starts", default=50)
 @click.option("--only", default=None, help="Some forecasts, by comma.")
 @click.option("--replan", default=None, help="Some ways of re-planning, by comma.")
+@click.option("--part", type=click.Choice(("tuned", "judged")), default=None, help="Only every other start.")
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS)
 def run(
     study: str,
@@ -75,12 +89,11 @@ def run(
     starts: int,
     only: str | None,
     replan: str | None,
+    part: str | None,
     results: Path,
 ) -> None:
     """Run every cell that is not stored yet."""
-    zones = list(ZONES[study])
-    archive = None if forecasts is None else read_archive(forecasts, zones)
-    truth = sw.load_traces(data, zones=zones, factor=factor) if archive is None else archive_actuals(archive, zones)
+    truth, archive = _actuals(study, data, factor, forecasts)
     begins = spread_starts(truth, ROUNDS + SLACK, starts)
     stored = _read(results, study)
     done = {(row["forecast"], row["replan"], row["start"]) for row in stored}
@@ -88,7 +101,7 @@ def run(
         (number, name, way)
         for name, way in _ways(study, only, replan)
         for number in range(starts)
-        if (name, way, iso(begins[number])) not in done
+        if (name, way, iso(begins[number])) not in done and part in (None, _part(number))
     ]
     best: dict[int, sw.Plan] = {}
     with click.progressbar(cells, label=study, show_pos=True) as bar, _writer(results, study, stored) as write:
@@ -98,17 +111,87 @@ def run(
                 best[number] = sw.plan(problem)
             one, how = _forecaster(name, truth, archive), Settings(replan_slots=REPLAN[way])
             found = backtest(problem, truth, one, how, oracle=best[number])
-            part = "judged" if number % 2 else "tuned"
             write(
                 {
                     "study": study,
-                    "part": part,
+                    "part": _part(number),
                     "replan": way,
                     **found.row(),
                     "forecast": name,
                     "version": sw.__version__,
                 }
             )
+
+
+@main.command("first-plans")
+@click.option("--study", type=click.Choice(list(ZONES)), required=True)
+@click.option("--data", default="typical", help="Actual intensity, where it is not in the forecast files.")
+@click.option("--factor", default="lifecycle", type=click.Choice(("direct", "lifecycle")))
+@click.option("--forecasts", type=click.Path(path_type=Path), default=None, help="Folder of what providers issued.")
+@click.option("--starts", default=50)
+@click.option("--only", default=None, help="Some forecasts, by comma.")
+@click.option("--results", type=click.Path(path_type=Path), default=RESULTS)
+def first_plans(
+    study: str, data: str, factor: Any, forecasts: Path | None, starts: int, only: str | None, results: Path
+) -> None:
+    """How often the first plan, followed to the letter, keeps the budget, beside the probability that was asked for."""
+    truth, archive = _actuals(study, data, factor, forecasts)
+    begins = spread_starts(truth, ROUNDS + SLACK, starts)
+    stored = _read(results, FIRST_PLANS)
+    done = {(row["study"], row["forecast"], row["start"]) for row in stored}
+    cells = [
+        (name, begin)
+        for name in PLANNED_ON[study]
+        for begin in begins
+        if (not only or name in only.split(",")) and (study, name, iso(begin)) not in done
+    ]
+    with click.progressbar(cells, label=study, show_pos=True) as bar, _writer(results, FIRST_PLANS, stored) as write:
+        for name, begin in bar:
+            problem, one = _problem(truth, begin), _forecaster(name, truth, archive)
+            began = time.perf_counter()
+            replayed = replay_before(problem, truth, one)
+            seconds = time.perf_counter() - began
+            rows = []
+            for probability in PROBABILITIES:
+                planned, emitted = first_plan(problem, truth, one, Settings(reserve=probability), replayed=replayed)
+                rows.append(
+                    {
+                        "study": study,
+                        "forecast": name,
+                        "start": iso(begin),
+                        "reserve": probability,
+                        "budget_kg": problem.budget_kg,
+                        "planned_kg": planned,
+                        "first_plan_kg": emitted,
+                        "replays": 0 if replayed is None else replayed.excess.shape[1],
+                        "replay_s": seconds,
+                        "version": sw.__version__,
+                    }
+                )
+            for row in rows:
+                write(row)
+
+
+@main.command("first-plans-table")
+@click.option("--results", type=click.Path(path_type=Path), default=RESULTS)
+def first_plans_table(results: Path) -> None:
+    """Share of first plans within the budget, with its binomial standard error, by the probability asked for."""
+    rows = [_numbers(row) for row in _read(results, FIRST_PLANS)]
+    if not rows:
+        raise click.ClickException(f"There are no first plans in {results} yet.")
+    click.echo("| zones | forecast | plans | " + " | ".join(f"P = {p}, %" for p in PROBABILITIES) + " | replay, s |")
+    click.echo("|---|---|---:|" + "---:|" * (len(PROBABILITIES) + 1))
+    for study, name in dict.fromkeys((row["study"], row["forecast"]) for row in rows):
+        mine = [row for row in rows if (row["study"], row["forecast"]) == (study, name)]
+        cells = []
+        for probability in PROBABILITIES:
+            kept = [row["first_plan_kg"] <= row["budget_kg"] for row in mine if row["reserve"] == probability]
+            share = float(np.mean(kept))
+            planned = np.mean([row["planned_kg"] / row["budget_kg"] for row in mine if row["reserve"] == probability])
+            error = (share * (1 - share) / len(kept)) ** 0.5
+            cells.append(f"{100 * share:.0f} ± {100 * error:.0f} ({100 * planned:.0f})")
+        seconds = float(np.median([row["replay_s"] for row in mine]))
+        click.echo(f"| {study} | {name} | {len(kept)} | " + " | ".join(cells) + f" | {seconds:.1f} |")
 
 
 @main.command()
@@ -142,6 +225,10 @@ def table(results: Path) -> None:
     )
 
 
+def _part(number: int) -> str:
+    return "judged" if number % 2 else "tuned"
+
+
 def _figures(rows: list[dict[str, Any]]) -> Iterator[str]:
     def mean(values: list[float]) -> str:
         return f"{100 * float(np.mean(values)):.1f}"
@@ -162,6 +249,13 @@ def _ways(study: str, only: str | None, replan: str | None) -> list[tuple[str, s
     some = None if replan is None else replan.split(",")
     every = [(name, way) for name, ways in WAYS[study].items() for way in ways]
     return [(name, way) for name, way in every if (not names or name in names) and (not some or way in some)]
+
+
+def _actuals(study: str, data: str, factor: Any, forecasts: Path | None) -> tuple[sw.Traces, ForecastArchive | None]:
+    zones = list(ZONES[study])
+    archive = None if forecasts is None else read_archive(forecasts, zones)
+    truth = sw.load_traces(data, zones=zones, factor=factor) if archive is None else archive_actuals(archive, zones)
+    return truth, archive
 
 
 _MADE: dict[tuple[str, int], Any] = {}

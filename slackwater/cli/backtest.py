@@ -36,7 +36,7 @@ from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan
 from slackwater.planning.problem import Problem
 from slackwater.planning.storage import write_whole
-from slackwater.replanning import Backtest, Settings, backtest, spread_starts
+from slackwater.replanning import Backtest, Settings, backtest, replay_before, spread_starts
 from slackwater.replanning.adversarial import ADVERSARIAL
 from slackwater.replanning.choices import archive_actuals, backtest_forecaster
 from slackwater.replanning.summary import as_csv, summarise
@@ -105,7 +105,7 @@ def period(text: str) -> int | None:
     default=Settings().reserve,
     show_default=True,
     metavar="P",
-    help="Probability with which a plan is meant to keep the budget (0.5 keeps nothing back).",
+    help="Probability with which a plan is meant to keep the budget (0 keeps nothing back).",
 )
 @click.option(
     "--bound",
@@ -179,8 +179,9 @@ def command(
             problem = _problem(asked, truth, begin, budget_rounds)
             best = _oracle(problem)
             for name, one in chosen.items():
+                past = replay_before(problem, truth, one, lag=lag) if reserve else None
                 for way in ways:
-                    runs.append(backtest(problem, truth, one, way, lag=lag, oracle=best, label=name))
+                    runs.append(backtest(problem, truth, one, way, lag=lag, oracle=best, label=name, replayed=past))
                     advance()
     runs.sort(key=lambda run: forecasts.index(run.forecast))
     stated = {"margin": bound, "reserve": reserve, "lag_slots": lag, "lookback_days": ways[0].lookback_days}

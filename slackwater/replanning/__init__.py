@@ -1,9 +1,22 @@
 """Planning under forecast error: re-plan what is left as the truth comes in, and never spend more than the budget."""
 
-from slackwater.replanning.backtest import Backtest, backtest, blind, spread_starts
+from slackwater.replanning.backtest import Backtest, backtest, blind, replay_before, spread_starts
 from slackwater.replanning.bounds import Bounds
 from slackwater.replanning.controller import Controller, Step
+from slackwater.replanning.replay import Replay
 from slackwater.replanning.settings import Settings
 from slackwater.replanning.state import State
 
-__all__ = ["Backtest", "Bounds", "Controller", "Settings", "State", "Step", "backtest", "blind", "spread_starts"]
+__all__ = [
+    "Backtest",
+    "Bounds",
+    "Controller",
+    "Replay",
+    "Settings",
+    "State",
+    "Step",
+    "backtest",
+    "blind",
+    "replay_before",
+    "spread_starts",
+]

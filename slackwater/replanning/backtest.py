@@ -19,8 +19,11 @@ from slackwater.planning.problem import Problem
 from slackwater.planning.stage import BUDGET_ROUNDING
 from slackwater.planning.utility import utilities
 from slackwater.replanning.adversarial import NoForecastError
+from slackwater.replanning.choices import first_issue
 from slackwater.replanning.controller import Controller, Step
+from slackwater.replanning.replay import Replay, replay
 from slackwater.replanning.settings import Settings
+from slackwater.replanning.state import State
 from slackwater.units import iso
 
 WARM_UP_DAYS = 14
@@ -106,18 +109,22 @@ def backtest(
     lag: int = 1,
     oracle: Plan | None = None,
     label: str | None = None,
+    replayed: Replay | None = None,
 ) -> Backtest:
     """Run a problem slot by slot. Its traces are only used to settle, and by the oracle; the run sees `actuals` as they come.
 
     The actual of a slot is known `lag` slots after its end: with 1, when slot t is decided, those before t - 1. `label` is
-    what the forecast is called in the result.
+    what the forecast is called in the result. `replayed` is what `replay_before` gave, where it was asked already.
     """
     if lag < 0:
         raise ScenarioError(f"lag is {lag}; actuals cannot be known before their slot has ended (0).")
     began = time.perf_counter()
     settings = settings or Settings()
     best = oracle or plan(problem)
-    controller = Controller(blind(problem), settings)
+    if replayed is None and settings.reserve:
+        replayed = replay_before(problem, actuals, forecaster, lag=lag)
+    asked = blind(problem)
+    controller = Controller(asked, settings, State.initial(asked, replayed))
     steps: list[Step] = []
     forecast, first_plan_kg = None, math.nan
     while not controller.finished:
@@ -129,6 +136,29 @@ def backtest(
             first_plan_kg = _plan_kg(problem, controller)
     seconds = time.perf_counter() - began
     return _settled(problem, label or forecaster.name, settings, controller, steps, best, first_plan_kg, seconds)
+
+
+def replay_before(problem: Problem, actuals: Traces, forecaster: Forecaster, *, lag: int = 1) -> Replay | None:
+    """How far plans of the time before a run fell short, from what is known when it begins."""
+    known = _until(actuals, problem.slot_start(-lag))
+    slots = _slots_to_ask(problem, known, actuals)
+    return replay(blind(problem), known, forecaster, slots=slots, lag=lag, since=first_issue(forecaster))
+
+
+def first_plan(
+    problem: Problem,
+    actuals: Traces,
+    forecaster: Forecaster,
+    settings: Settings,
+    *,
+    lag: int = 1,
+    replayed: Replay | None = None,
+) -> tuple[float, float]:
+    """What the first plan of a run says it emits, and what it would have emitted, followed to the letter; kg."""
+    asked, known = blind(problem), _until(actuals, problem.slot_start(-lag))
+    controller = Controller(asked, settings, State.initial(asked, replayed))
+    step = controller.step(known, _asked(forecaster, known, _slots_to_ask(problem, known, actuals)))
+    return step.planned_kg, _plan_kg(problem, controller)
 
 
 def blind(problem: Problem) -> Problem:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import numpy as np
 
 from slackwater.carbon.traces import Traces
 from slackwater.errors import DataError, ScenarioError
-from slackwater.forecasting.blend import Blend
 from slackwater.forecasting.files import ForecastArchive
 from slackwater.forecasting.forecast import Forecaster
 from slackwater.forecasting.registry import NEED_TRUTH, forecaster, forecaster_names
-from slackwater.forecasting.ridge import Ridge
 from slackwater.replanning.adversarial import ADVERSARIAL, adversary
 
 FILE, BLEND = "file", "blend"
@@ -26,13 +25,20 @@ def backtest_forecaster(name: str, truth: Traces, archive: ForecastArchive | Non
     if name in (FILE, BLEND):
         if archive is None:
             raise ScenarioError(f"The forecast {name!r} needs what the provider issued: give --forecasts FOLDER.")
-        return archive if name == FILE else Blend(archive)
-    if name == Ridge.name:
-        return Ridge()
+        return archive if name == FILE else forecaster(name, archive=archive)
     if name not in forecaster_names():
-        known = ", ".join(dict.fromkeys([*forecaster_names(), Ridge.name, FILE, BLEND, *ADVERSARIAL]))
+        known = ", ".join([*forecaster_names(), FILE, *ADVERSARIAL])
         raise ScenarioError(f"There is no forecast {name!r}. Known are {known}.")
     return forecaster(name, truth=truth) if name in NEED_TRUTH else forecaster(name)
+
+
+def first_issue(forecaster: Forecaster) -> datetime | None:
+    """When a provider had issued something for every zone it forecasts; None where the forecaster asks no provider."""
+    archive = forecaster if isinstance(forecaster, ForecastArchive) else getattr(forecaster, "archive", None)
+    if not isinstance(archive, ForecastArchive):
+        return None
+    first = [float(one.issued[0]) for one in archive.issues.values() if len(one)]
+    return datetime.fromtimestamp(max(first) * _HOUR_S, UTC) if first else None
 
 
 def archive_actuals(archive: ForecastArchive, zones: Sequence[str]) -> Traces:

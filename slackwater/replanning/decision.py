@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 from slackwater.planning.utility import utilities
 from slackwater.replanning.holding import Floats, Holding, Mask
 from slackwater.replanning.remaining import Rest, remaining_problem, solve
-from slackwater.replanning.reserve import reserve_kg
+from slackwater.replanning.reserve import usable_share
+
+_NOT_REPLAYED = (
+    "There are too few forecasts of the past to see how far plans fell short: the reserve is read off the forecast's "
+    "interval, widened, and its probability is a rough one."
+)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -47,13 +52,17 @@ class Now(Holding):
     # -- planning
 
     def _replan(self) -> None:
-        """A plan for what is left, on the mean of the forecast, with the reserve and the window's bound kept out of it."""
-        state = self.state
+        """A plan for what is left, on the mean of the forecast, with the reserve or the window's bound kept out of it."""
+        state, probability = self.state, self.settings.reserve
         left = self.problem.budget_kg - self.past.spent_kg - self.past.expected_kg
         if state.planned_at is None:  # how much to keep back is read off a plan: the last one, or a first draft
+            if probability and state.replay is None and self.slot == 0:
+                self.say(_NOT_REPLAYED)
             self._take(self._solved(left))
-        state.reserve_kg = reserve_kg(self.expected, self._planned_energy(), self.settings.reserve)
-        self._take(self._solved(left - state.reserve_kg - self._in_vain_kg()))
+        usable = usable_share(self.expected, self._planned_energy(), probability, state.replay)
+        state.reserve_kg = max(left, 0.0) * (1 - usable)
+        # What the window is held at in vain is there for what other slots emit beyond the plan, and the other way round.
+        self._take(self._solved(left - max(state.reserve_kg, self._in_vain_kg())))
         self.replanned, state.planned_at = True, self.slot
         state.planned_kg = self._planned_kg()
 
@@ -89,12 +98,20 @@ class Now(Holding):
         return None
 
     def _planned_energy(self) -> Floats:
-        """[zone, slot] from the end of what is known on: what the plan draws before its window."""
+        """[zone, slot] from the end of what is known on: what the plan draws, with its window."""
         energy = np.zeros_like(self.expected.mean)
-        planned = self.state.plan[:, self.slot :]
-        first = self.expected.slots - planned.shape[1]
-        np.add.at(energy[:, first:], self.rows, self.problem.costs.energy_kwh[:, None] * planned)
+        drawn = self._drawn_kwh()[:, self.slot :]
+        np.add.at(energy[:, self.expected.slots - drawn.shape[1] :], self.rows, drawn)
         return energy
+
+    def _drawn_kwh(self) -> Floats:
+        """[client, slot]: what the plan draws from this slot to the end of its window."""
+        costs, state, stop = self.problem.costs, self.state, self._window_stop
+        planned = state.plan.copy()
+        planned[:, state.window_at : stop] = self.there[:, state.window_at : stop]
+        drawn: Floats = planned * costs.energy_kwh[:, None] + costs.idle_kwh[:, None]
+        drawn[:, : self.slot] = drawn[:, stop:] = 0.0
+        return drawn
 
     def _in_vain_kg(self) -> float:
         """What will be held for the window beyond what it emits, when it begins: nothing after it can use that."""
@@ -113,14 +130,8 @@ class Now(Holding):
         return self.state.window_at + self.state.window_slots
 
     def _planned_kg(self) -> float:
-        costs, state, stop = self.problem.costs, self.state, self._window_stop
-        planned = state.plan.copy()
-        planned[:, state.window_at : stop] = self.there[:, state.window_at : stop]
-        per_slot = planned * costs.energy_kwh[:, None] + costs.idle_kwh[:, None]
-        ahead = slice(self.slot, stop)
-        return (
-            self.past.spent_kg + self.past.expected_kg + float((per_slot * self.intensity[self.rows])[:, ahead].sum())
-        )
+        ahead_kg = float((self._drawn_kwh() * self.intensity[self.rows]).sum())
+        return self.past.spent_kg + self.past.expected_kg + ahead_kg
 
     def _cheapest(self, places: NDArray[np.intp]) -> int:
         """The place whose window is expected to emit least."""

@@ -2,12 +2,13 @@
 
 Choosing what looks cheap picks what is forecast too low, so a plan emits more than it says even where the forecast is
 right on average. By how much is not in the forecast's interval; it is measured here, with the same forecaster, the
-same clients and a budget of the same shape, before a run begins. Nothing after the end of `known` is looked at.
+same clients and a budget of the same shape, before a run begins. A smaller plan is choosier and falls short by more, so
+that is measured with all of the budget and with part of it. Nothing after the end of `known` is looked at.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,6 +27,8 @@ Floats = NDArray[np.float64]
 
 PARTS = 3
 """Slots to come are told apart by the day that they are ahead: the first, the second, and all later ones."""
+LEVELS = (0.6, 1.0)
+"""Shares of the budget that plans of the past are made for."""
 MOST, LEAST = 20, 5
 """Plans of the past: not more, and no use of fewer."""
 _STEP_DAYS = 2
@@ -33,6 +36,8 @@ _PAST_DAYS = 8
 """What forecasters need before an origin; also the days whose mean scales the budget."""
 _POOLED = 0.2
 """Share of a plan's kg by which the excess of a part of it is pulled to that of the whole: parts may hold next to nothing."""
+_LEAST_SHARE, _FINE = 0.2, 0.0025
+"""Never less than this share of the budget is planned with; how finely it is looked for."""
 _MINUTES_PER_DAY = 1440
 
 
@@ -41,20 +46,25 @@ class Replay:
     """What plans of the past emitted beyond what they said."""
 
     excess: Floats
-    """[plan, part]: realised / planned - 1 of the slots that were so many days ahead."""
+    """[level, plan, part]: realised / planned - 1 of the slots that were so many days ahead."""
     apart: float
     """How many of the plans would have shared no hour with another: those that overlap tell less than their number."""
 
-    def quantile(self, planned_kg: Floats, probability: float) -> float:
-        """The excess, as a share of all that is planned [part], that is not passed with this probability; at least 0.
+    def usable(self, planned_kg: Floats, probability: float) -> float:
+        """Share of the budget to plan with, so that what is planned [part] and its excess keep it with this probability.
 
-        The quantile has the (n + 1) / n of split conformal prediction, n being the plans that are apart.
+        The quantile of the excess has the (n + 1) / n of split conformal prediction, n being the plans that are apart.
+        Between the levels, and below the least, it changes along a straight line.
         """
         total = float(planned_kg.sum())
         if total <= 0:
-            return 0.0
-        level = min(1.0, probability * (self.apart + 1) / self.apart)
-        return max(0.0, float(np.quantile(self.excess @ planned_kg, level)) / total)
+            return 1.0
+        wanted = min(1.0, probability * (self.apart + 1) / self.apart)
+        at_part, at_whole = np.quantile(self.excess @ (planned_kg / total), wanted, axis=1)
+        shares = np.linspace(_LEAST_SHARE, 1.0, 1 + round((1 - _LEAST_SHARE) / _FINE))
+        excess = at_whole + (at_part - at_whole) * (1 - shares) / (LEVELS[1] - LEVELS[0])
+        kept = shares[shares * (1 + excess) <= 1 + 1e-9]
+        return float(kept.max()) if len(kept) else _LEAST_SHARE
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
@@ -67,7 +77,7 @@ class Replay:
 
 
 def by_part(per_slot: Floats, slot_minutes: int) -> Floats:
-    """[part] of what is [slot], from the slot to decide on."""
+    """[part] of what is [slot], from the end of what is known on."""
     day = _MINUTES_PER_DAY // slot_minutes
     parts = np.minimum(np.arange(len(per_slot)) // day, PARTS - 1)
     return np.bincount(parts, weights=per_slot, minlength=PARTS).astype(np.float64)
@@ -86,11 +96,10 @@ def replay(
 
     `slots` is how many a forecast is asked for, from the end of what was known then, which was `lag` slots before the
     origin. `since` leaves out origins at which a provider had not issued anything yet. The budget is so many hours of
-    the week before as the run's budget is of the week before the run.
+    the eight days before as the run's budget is of the eight days before the run.
     """
-    origins = _origins(problem, known, slots=slots, lag=lag, since=since)
     planned, emitted, used = list[Floats](), list[Floats](), list[int]()
-    for origin in origins:
+    for origin in _origins(problem, known, slots=slots, lag=lag, since=since):
         history = known.window(known.start, origin)
         try:
             forecast: Forecast | None = forecaster.forecast(history, slots)
@@ -99,20 +108,32 @@ def replay(
         except DataError:  # it has nothing to say of that time
             continue
         expected, _ = outlook(history, forecast, lag + problem.horizon)
-        energy = _planned_energy(problem, history, expected, known, lag)
-        if energy is None:
+        energy = [_planned_energy(problem, history, expected, known, lag=lag, share=share) for share in LEVELS]
+        said = _kg(energy, expected.mean, known.slot_minutes)
+        came = _kg(energy, known.intensity[:, origin : origin + expected.slots], known.slot_minutes)
+        if said is None or came is None or not np.all(said.sum(axis=1) > 0):
             continue
-        came = known.intensity[:, origin + lag : origin + lag + problem.horizon]
-        planned.append(by_part((energy * expected.mean[:, lag:]).sum(axis=0), known.slot_minutes))
-        emitted.append(by_part((energy * came).sum(axis=0), known.slot_minutes))
+        planned.append(said)
+        emitted.append(came)
         used.append(origin)
-    if len(used) < LEAST or not np.all(np.sum(planned, axis=1) > 0):
+    if len(used) < LEAST:
         return None
-    said, more = np.array(planned), np.array(emitted) - np.array(planned)
-    whole = said.sum(axis=1, keepdims=True)
-    excess = (more + _POOLED * more.sum(axis=1, keepdims=True)) / (said + _POOLED * whole)
     apart = (max(used) - min(used)) / problem.horizon + 1
-    return Replay(excess=excess, apart=min(apart, len(used)))
+    return Replay(excess=_excess(np.array(planned), np.array(emitted)), apart=min(apart, len(used)))
+
+
+def _kg(energy_kwh: list[Floats | None], intensity: Floats, slot_minutes: int) -> Floats | None:
+    """[level, part]; None where there is no plan for one of the levels."""
+    per_slot = [(one * intensity).sum(axis=0) for one in energy_kwh if one is not None]
+    return np.array([by_part(one, slot_minutes) for one in per_slot]) if len(per_slot) == len(energy_kwh) else None
+
+
+def _excess(planned_kg: Floats, emitted_kg: Floats) -> Floats:
+    """[level, plan, part] from [plan, level, part], each part pulled to the whole of its plan."""
+    said, more = (kg.transpose(1, 0, 2) for kg in (planned_kg, emitted_kg - planned_kg))
+    whole, beyond = said.sum(axis=2, keepdims=True), more.sum(axis=2, keepdims=True)
+    excess: Floats = (more + _POOLED * beyond) / (said + _POOLED * whole)
+    return excess
 
 
 def _origins(problem: Problem, known: Traces, *, slots: int, lag: int, since: datetime | None) -> list[int]:
@@ -130,25 +151,23 @@ def _origins(problem: Problem, known: Traces, *, slots: int, lag: int, since: da
 
 
 def _planned_energy(
-    problem: Problem, history: Traces, expected: Forecast, known: Traces, lag: int
+    problem: Problem, history: Traces, expected: Forecast, known: Traces, *, lag: int, share: float
 ) -> Floats | None:
-    """[zone, slot] of the horizon: what the plan of that time would have drawn; None where nothing fitted."""
+    """[zone, slot] after what was known then: what the plan of that time would have drawn; None where nothing fitted."""
     costs = problem.costs
     there = costs.can_train()
     rows = np.array([known.index(zone) for zone in problem.fleet.zone], dtype=np.intp)
-    week = _PAST_DAYS * _MINUTES_PER_DAY // known.slot_minutes
-    then, now = (
-        float(costs.energy_kwh @ one.intensity[rows, -week:].mean(axis=1)) for one in (history, known)
-    )
+    days = _PAST_DAYS * _MINUTES_PER_DAY // known.slot_minutes
+    then, now = (float(costs.energy_kwh @ one.intensity[rows, -days:].mean(axis=1)) for one in (history, known))
     if then <= 0 or now <= 0:
         return None
     asked = Problem(
-        clients=problem.fleet,
+        clients=replace(problem.fleet, unavailable={}),  # it is in `available`, slot by slot
         traces=expected.traces(),
         start=history.end + lag * timedelta(minutes=known.slot_minutes),
         rounds=problem.rounds,
         slack=problem.horizon - problem.rounds,
-        budget_kg=problem.budget_kg * then / now,
+        budget_kg=problem.budget_kg * share * then / now,
         fine_tune=problem.fine_tune,
         alpha=problem.alpha,
         round_minutes=problem.round_minutes,
@@ -163,6 +182,6 @@ def _planned_energy(
     trains[:, rest.window_at : stop] = there[:, rest.window_at : stop]
     drawn = trains * costs.energy_kwh[:, None]
     drawn[:, :stop] += costs.idle_kwh[:, None]
-    energy = np.zeros((len(known.zones), problem.horizon))
-    np.add.at(energy, rows, drawn)
+    energy = np.zeros((len(known.zones), lag + problem.horizon))
+    np.add.at(energy[:, lag:], rows, drawn)
     return energy

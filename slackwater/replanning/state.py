@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from slackwater.errors import DataError
 from slackwater.planning.problem import Problem
+from slackwater.replanning.replay import Replay
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,13 +38,15 @@ class State:
     """Slots of the window that were trained."""
     stopped_at: int | None = None
     """Slots that the run lasted, once it is over."""
+    replay: Replay | None = None
+    """What plans of the past emitted beyond what they said, by which the reserve is measured; None where not known."""
     reserve_kg: float = 0.0
     """Kept back because forecasts err, by the plan."""
     planned_kg: float = 0.0
     """All that the run emits by the plan, as expected when it was made."""
 
     @classmethod
-    def initial(cls, problem: Problem) -> State:
+    def initial(cls, problem: Problem, replay: Replay | None = None) -> State:
         """Before the first slot."""
         shape = (len(problem.fleet), problem.horizon)
         return cls(
@@ -52,6 +55,7 @@ class State:
             plan=np.zeros(shape, dtype=bool),
             window_slots=problem.fine_tune,
             stated_kg=np.full(shape[1] + 1, np.inf),
+            replay=replay,
         )
 
     def shorten_window(self) -> None:
@@ -77,6 +81,7 @@ class State:
                 "bits": base64.b64encode(np.packbits(data[name]).tobytes()).decode(),
             }
         data["held_kg"] = self.held_kg.tolist()
+        data["replay"] = None if self.replay is None else self.replay.to_dict()
         data["stated_kg"] = [kg if np.isfinite(kg) else None for kg in self.stated_kg.tolist()]
         return data
 
@@ -91,6 +96,7 @@ class State:
                 values[name] = np.unpackbits(bits, count=rows * slots).reshape(rows, slots).astype(bool)
             values["held_kg"] = np.array(values["held_kg"], dtype=np.float64)
             values["stated_kg"] = np.array([np.inf if kg is None else kg for kg in values["stated_kg"]])
+            values["replay"] = None if values["replay"] is None else Replay.from_dict(values["replay"])
             return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(

@@ -44,6 +44,21 @@ def test_cells_are_stored_and_a_sweep_goes_on_where_it_stopped(tmp_path: Path) -
     assert "6 runs; over the budget: " in shown
 
 
+def test_first_plans_are_counted(tmp_path: Path) -> None:
+    module, runner = _script(), CliRunner()
+    asked = ["first-plans", "--study", "small", "--starts", "2", "--results", str(tmp_path)]
+    assert "no first plans" in runner.invoke(module.main, ["first-plans-table", "--results", str(tmp_path)]).output
+    for _ in range(2):  # what is stored is not done again
+        done = runner.invoke(module.main, asked)
+        assert done.exit_code == 0, (done.output, done.exception)
+    with (tmp_path / "backtest_first_plans.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["reserve"]) for row in rows] == [0.6, 0.8, 0.9] * 2
+    assert [int(row["replays"]) for row in rows] == [0] * 3 + [20] * 3
+    shown = runner.invoke(module.main, ["first-plans-table", "--results", str(tmp_path)]).output
+    assert "| small | persistence | 2 |" in shown
+
+
 def test_the_benchmark_runs(tmp_path: Path) -> None:
     out = tmp_path / "replanning.json"
     done = subprocess.run(

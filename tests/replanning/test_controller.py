@@ -261,7 +261,8 @@ def test_what_cannot_be_steered_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("replan_slots", 0), ("reserve", 0.4), ("reserve", 1.0), ("margin", 0.9), ("lookback_days", 3)]
+    ("key", "value"),
+    [("replan_slots", 0), ("reserve", 0.4), ("reserve", -0.1), ("reserve", 1.0), ("margin", 0.9), ("lookback_days", 3)],
 )
 def test_settings_are_checked(key: str, value: float) -> None:
     with pytest.raises(ScenarioError, match=key.split("_")[0]):

@@ -1,15 +1,13 @@
-"""What is expected where a forecast says nothing, and what is kept back where it is unsure."""
+"""What is expected where a forecast says nothing."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from worlds import daily, forecast, traces
 
 from slackwater.replanning.outlook import outlook
-from slackwater.replanning.reserve import reserve_kg
 
 KNOWN = traces(daily(3, 10 * 24, seed=7))
 
@@ -54,17 +52,3 @@ def test_without_a_forecast_or_with_one_of_another_kind_the_last_week_counts() -
     _, said = outlook(KNOWN, replace(forecast(KNOWN, daily(3, 5)), factor="lifecycle"), 5)
     assert said is not None
     assert "another factor" in said
-
-
-def test_the_reserve_is_the_quantile_of_what_the_interval_says() -> None:
-    given = forecast(KNOWN, np.ones((3, 4)), 0.5)  # 10 % lie above 1.5
-    one_zone = np.zeros((3, 4))
-    one_zone[0] = 1.0
-    assert reserve_kg(given, one_zone, 0.5) == 0
-    assert reserve_kg(given, one_zone, 0.9) == pytest.approx(4 * 0.5)
-    assert reserve_kg(given, np.ones((3, 4)), 0.9) == pytest.approx(4 * 0.5 * np.sqrt(3)), "zones err by themselves"
-    assert 0 < reserve_kg(given, one_zone, 0.7) < reserve_kg(given, one_zone, 0.9)
-    assert reserve_kg(given, one_zone * [1, 1, 0, 0], 0.9) == pytest.approx(2 * 0.5), "it falls as slots settle"
-    sure = forecast(KNOWN, np.ones((3, 4)))
-    assert reserve_kg(sure, one_zone, 0.99) == 0
-    assert reserve_kg(replace(sure, coverage=1.0), one_zone, 0.99) == 0
