@@ -14,6 +14,8 @@ from slackwater.cli.main import cli
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+ELSEWHERE = ("serve", "data fetch")
+"""A server that does not end, and a network: tested in tests/dashboard and tests/providers, here only that they exist."""
 COMMANDS = re.findall(r"^    slackwater (.+?)(?:\s+#.*)?$", README, flags=re.MULTILINE)
 
 
@@ -30,7 +32,8 @@ def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(COMMANDS) >= 5
     monkeypatch.chdir(tmp_path)
     for command in COMMANDS:
-        result = CliRunner().invoke(cli, shlex.split(command))
+        shown = [*shlex.split(command), *(["--help"] if command.startswith(ELSEWHERE) else [])]
+        result = CliRunner().invoke(cli, shown)
         assert result.exit_code == 0, f"slackwater {command}\n{result.output}"
     assert Path("schedule.png").stat().st_size > 10_000
 
