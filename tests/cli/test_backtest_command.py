@@ -61,7 +61,8 @@ def _archive(folder: Path, days: int = 20) -> Path:
     return folder
 
 
-def test_a_table_a_picture_and_files(scenario: Path, tmp_path: Path) -> None:
+def test_a_table_a_picture_and_files(scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     out, chart = tmp_path / "out", tmp_path / "picture.png"
     ways = ["--forecast", "persistence,missing", "--replan", "6h,never", "--budget-rounds", 3]
     done = _run(scenario, "--repeat", 2, *ways, "--out", out, "--chart", chart)

@@ -22,7 +22,8 @@ from slackwater.scenario_template import SCENARIO
 def _served(folder: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     (folder / "scenario.toml").write_text(SCENARIO)
     command = [sys.executable, "-m", "slackwater", "serve", "--port", "0", "--no-open", *options]
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))  # fmt: skip
     assert process.stdout is not None
     assert process.stderr is not None
     try:
