@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from slackwater.paper.cells import Cell
     from slackwater.paper.items import Context
 
+_T = TypeVar("_T", int, float)
 _ALL = "all"
 _NAMES = (
     "fig1",
@@ -47,6 +49,14 @@ _NAMES = (
     "--task-data", metavar="FOLDER", callback=filled, help="MNIST's files; else the cache, else they are fetched."
 )
 @click.option("--seeds", default="0,1,2", show_default=True, callback=filled, help="Of every cell.")
+@click.option(
+    "--lr",
+    "rates",
+    default="0.1",
+    show_default=True,
+    callback=filled,
+    help="Rates at which the tables' cells are trained.",
+)
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Cells side by side, a core each.")
 @click.option(
     "--out",
@@ -63,6 +73,7 @@ def paper(
     all_zones: str | None,
     task_data: str | None,
     seeds: str,
+    rates: str,
     jobs: int,
     out: Path,
     most: int | None,
@@ -76,14 +87,13 @@ def paper(
         from slackwater.paper.cells import Store
         from slackwater.paper.items import ITEMS, Context
         from slackwater.paper.setting import Source
+        from slackwater.paper.sweeps import RATES
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "torch", "torch") from None
-    try:
-        numbers = tuple(int(seed) for seed in seeds.split(","))
-    except ValueError:
-        raise click.BadParameter(
-            f"{seeds!r} is not a list of whole numbers such as 0,1,2.", param_hint="--seeds"
-        ) from None
+    numbers = _list_of(int, seeds, "whole numbers such as 0,1,2", "--seeds")
+    tried = _list_of(float, rates, f"rates of the paper's grid {','.join(map(str, RATES))}", "--lr")
+    if not set(tried) <= set(RATES):
+        raise click.BadParameter(f"the paper tries {', '.join(map(str, RATES))}, not {rates}.", param_hint="--lr")
     source = Source(data=data, task="digits" if quick else "mnist", task_data=None if quick else task_data)
     name = "quick" if quick else "cells" if data != "typical" else "cells-typical"
     context = Context(
@@ -92,6 +102,7 @@ def paper(
         store=Store(out / name),
         out=out,
         seeds=numbers[:1] if quick else numbers,
+        rates=tried,
         quick=quick,
     )
     if data == "typical":
@@ -105,6 +116,13 @@ def paper(
         for note in made.notes:
             console().print(f"  {note}", highlight=False)
         say(f"written: {', '.join(str(path) for path in files)}")
+
+
+def _list_of(kind: Callable[[str], _T], given: str, what: str, option: str) -> tuple[_T, ...]:
+    try:
+        return tuple(kind(part) for part in given.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{given!r} is not a list of {what}.", param_hint=option) from None
 
 
 def _train(name: str, cells: list[Cell], context: Context, jobs: int, most: int | None) -> None:

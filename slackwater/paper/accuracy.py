@@ -190,4 +190,5 @@ def _scatter(rows: Sequence[dict[str, Any]]) -> Figure:
 
 def with_rates(cells: Iterable[Cell]) -> list[Cell]:
     """The same cells at every rate of the paper's grid."""
-    return [table_cell(cell.fine_tune, cell.rounds, cell.end, cell.seed, lr) for cell in cells for lr in RATES]
+    every = (table_cell(cell.fine_tune, cell.rounds, cell.end, cell.seed, lr) for cell in cells for lr in RATES)
+    return list(dict.fromkeys(every))

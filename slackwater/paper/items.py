@@ -22,6 +22,8 @@ class Context:
     store: Store
     out: Path
     seeds: tuple[int, ...] = sweeps.SEEDS
+    rates: tuple[float, ...] = (sweeps.LR,)
+    """Learning rates at which cells of the accuracy tables are trained; shown is the best of all that are stored."""
     quick: bool = False
 
     def cells(self, cells: Sequence[Cell]) -> list[Cell]:
@@ -51,7 +53,7 @@ def _table(fine_tune: int) -> Item:
     return Item(
         name=accuracy.NAMES[fine_tune],
         title=f"accuracy by budget and end time, t_ft = {fine_tune}",
-        cells=lambda context: context.cells(sweeps.table_cells(fine_tune, context.seeds)),
+        cells=lambda context: context.cells(sweeps.table_cells(fine_tune, context.seeds, context.rates)),
         make=lambda context, cells: accuracy.table(
             context.source, context.store, fine_tune, cells if context.quick else accuracy.with_rates(cells)
         ),
@@ -59,7 +61,9 @@ def _table(fine_tune: int) -> Item:
 
 
 def _all_table_cells(context: Context) -> list[Cell]:
-    return context.cells([cell for fine_tune in (1, 3) for cell in sweeps.table_cells(fine_tune, context.seeds)])
+    return context.cells(
+        [cell for fine_tune in (1, 3) for cell in sweeps.table_cells(fine_tune, context.seeds, context.rates)]
+    )
 
 
 def _baseline_cells(context: Context) -> list[Cell]:

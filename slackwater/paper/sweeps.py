@@ -44,14 +44,14 @@ def table_cell(fine_tune: int, hours: int, end: int, seed: int = 0, lr: float = 
     return Cell(rounds=hours, end=end, fine_tune=fine_tune, local_steps=LOCAL_STEPS, lr=lr, seed=seed)
 
 
-def table_cells(fine_tune: int, seeds: Iterable[int] = SEEDS) -> list[Cell]:
-    """Tight budgets at telling end times first, then wide ones, then the rest."""
+def table_cells(fine_tune: int, seeds: Iterable[int] = SEEDS, rates: Iterable[float] = (LR,)) -> list[Cell]:
+    """Tight budgets at telling end times first, then wide ones, then the rest; each at every rate before the next."""
     rows = HOURS[fine_tune]
     tight, wide = [T for T in rows if T <= _TIGHT], [T for T in rows if T > _TIGHT]
     first = [(T, s, seed) for seed in seeds for T in tight for s in _FIRST_ENDS[fine_tune]]
     second = [(T, s, seed) for seed in seeds for T in wide for s in _LATE_ENDS]
     rest = [(T, s, seed) for seed in seeds for T in rows for s in ENDS]
-    return [table_cell(fine_tune, *key) for key in dict.fromkeys(first + second + rest)]
+    return [table_cell(fine_tune, *key, lr) for key in dict.fromkeys(first + second + rest) for lr in rates]
 
 
 def alpha_cells(seeds: Iterable[int] = SEEDS) -> list[Cell]:
