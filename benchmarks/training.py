@@ -185,15 +185,18 @@ def _beside_flower(
     folder: Path, settings: Record, rounds: list[list[int]], best: str, flower_python: str | None
 ) -> list[dict[str, Record]]:
     """Bare loop, ours and Flower, with an eye on the memory."""
-    ways = [
-        _bare(best, folder, settings, rounds),
-        _ours(OURS, folder, settings, rounds, aggregator="fedavg", eval_every=0),
-    ]
-    if flower_python is not None:
-        job = {"folder": str(folder), "rounds": rounds, "threads": settings["threads"]}
-        ways.append(Way(name=FLOWER, script="training_flower.py", job=job, python=flower_python))
     print("Beside Flower" if flower_python else "Alone", file=sys.stderr)
-    return [race(ways, len(rounds), watch=True) for _ in range(settings["flower_repeats"])]
+    repeats = []
+    for _ in range(settings["flower_repeats"]):
+        ways = [
+            _bare(best, folder, settings, rounds),
+            _ours(OURS, folder, settings, rounds, aggregator="fedavg", eval_every=0),
+        ]
+        if flower_python is not None:
+            job = {"folder": str(folder), "rounds": rounds, "threads": settings["threads"]}
+            ways.append(Way(name=FLOWER, script="training_flower.py", job=job, python=flower_python))
+        repeats.append(race(ways, len(rounds), watch=True))
+    return repeats
 
 
 def _bare(name: str, folder: Path, settings: Record, rounds: list[list[int]]) -> Way:
