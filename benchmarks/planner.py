@@ -10,7 +10,6 @@ because of time.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import fleets
 import paths
 from planner_report import report
-from tables import environment
+from tables import environment, publish
 
 import slackwater as sw
 
@@ -67,15 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
         "violations": _violations(small, large),
     }
     result["aims"] = _aims(result)
-    text = report(result)
-    print(text)
-    out = options.out or (None if options.quick else RESULTS)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        out.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
-        print(f"Written: {out} and {out.with_suffix('.md')}", file=sys.stderr)
-    return 1 if result["violations"] else 0
+    return publish(result, report(result), options.out or (None if options.quick else RESULTS))
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

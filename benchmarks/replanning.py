@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tables import environment, figure, spread, table
+from tables import environment, figure, publish, spread, table
 
 import slackwater as sw
 from slackwater.forecasting import SameHourMean
@@ -49,15 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         "steps": [_measure(options, done) for done in (0, options.slots // 4, options.slots // 2)],
     }
     result["violations"] = [step["at_slot"] for step in result["steps"] if not step["kept"]]
-    text = _report(result)
-    print(text)
-    out = options.out or (None if options.quick else RESULTS)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        out.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
-        print(f"Written: {out} and {out.with_suffix('.md')}", file=sys.stderr)
-    return 1 if result["violations"] else 0
+    return publish(result, _report(result), options.out or (None if options.quick else RESULTS))
 
 
 def _measure(options: argparse.Namespace, done: int) -> dict[str, Any]:

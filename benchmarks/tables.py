@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import statistics
@@ -77,3 +78,14 @@ def _scip() -> str | None:
     except ImportError:
         return None
     return str(Model().version())
+
+
+def publish(result: dict[str, Any], text: str, out: Path | None) -> int:
+    """Show the tables, keep them with the figures behind them where a file is named; the exit code."""
+    print(text)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        out.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
+        print(f"Written: {out} and {out.with_suffix('.md')}", file=sys.stderr)
+    return 1 if result["violations"] else 0

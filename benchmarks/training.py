@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tables import environment
+from tables import environment, publish
 from training_race import Record, Way, race
 from training_report import EVALUATED, EVERYONE, FLOWER, KINDS, OURS, best_bares, report, summary
 from training_way import BARE, LR, WEIGHT_DECAY, model_maker
@@ -82,15 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
          "found": (found := statistics.median(ways[OURS]["of_bare"])), "met": found >= AIM}
         for kind, ways in result["summary"]["interleaved"].items()
     ]  # fmt: skip
-    text = report(result)
-    print(text)
-    out = options.out or (None if options.quick else RESULTS)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        out.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
-        print(f"Written: {out} and {out.with_suffix('.md')}", file=sys.stderr)
-    return 1 if result["violations"] else 0
+    return publish(result, report(result), options.out or (None if options.quick else RESULTS))
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

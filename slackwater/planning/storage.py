@@ -128,14 +128,14 @@ def plan_from_dict(data: Any, source: str) -> Plan:
         ) from None
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file atomically, making its folder."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file atomically, making its folder."""
     part: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".tmp", delete=False) as file:
+        with tempfile.NamedTemporaryFile("wb", dir=path.parent, suffix=".tmp", delete=False) as file:
             part = file.name
-            file.write(text)
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)

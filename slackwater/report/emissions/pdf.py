@@ -7,14 +7,13 @@ markup to it. Its built-in fonts know only Latin-1, so DejaVu is embedded, which
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slackwater._version import __version__
-from slackwater.errors import MissingExtraError, SlackwaterError
+from slackwater.errors import MissingExtraError
+from slackwater.planning.storage import write_whole
 from slackwater.report import style
 from slackwater.report.emissions.blocks import Block, Charts, Code, Document, Figures, Notes, Paragraph, Table
 from slackwater.report.emissions.drawing import WIDTH, Drawing, Label, Polyline, Rectangle, Role
@@ -47,22 +46,7 @@ def write_pdf(document: Document, path: Path) -> None:
     finally:
         for font in pdf.fonts.values():
             getattr(font, "close", lambda: None)()  # fpdf2 leaves the fonts' files open
-    part: str | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("wb", dir=path.parent, suffix=".tmp", delete=False) as file:
-            part = file.name
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except OSError as error:
-        raise SlackwaterError(
-            f"{path} cannot be written: {error.strerror or error}. What was there is unchanged."
-        ) from None
-    finally:
-        if part is not None:
-            Path(part).unlink(missing_ok=True)
+    write_whole(path, data)
 
 
 class _Layout:
