@@ -37,7 +37,10 @@ AIM = 0.95
 FINALISTS = 2
 """Bare loops that run in all repeats: for each kind of round, the best of the first."""
 SAME_LOSS = 1e-3
-"""Relative; the ways add up the same numbers in another order, over all local steps."""
+"""Relative, in the first round; the ways add up the same numbers in another order, over all local steps."""
+SAME_LOSS_LATER = 0.05
+"""Relative, in later rounds: training with this rate is chaotic. Measured on MNIST: a first model that is off by 1e-7 moves
+the loss of rounds 2 and 3 by 1.2 and 2.3 %, one thread instead of two that of round 3 by 0.9 %."""
 _HAS_FLOWER = """
 import importlib.metadata, json, ray, flwr.simulation
 print(json.dumps({name: importlib.metadata.version(name) for name in ("flwr", "ray", "torch")}))
@@ -211,7 +214,7 @@ def _violations(interleaved: list[dict[str, Record]], alone: list[dict[str, Reco
             checked = 1 if name in BARE else len(one["rounds"])
             for number in range(checked):
                 loss, expected = one["rounds"][number]["loss"], repeat[OURS]["rounds"][number]["loss"]
-                if not abs(loss - expected) <= SAME_LOSS * abs(expected):
+                if not abs(loss - expected) <= (SAME_LOSS_LATER if number else SAME_LOSS) * abs(expected):
                     wrong.append(f"{name}: mean loss {loss:.6g} in round {number + 1}, ours has {expected:.6g}")
     return wrong
 
