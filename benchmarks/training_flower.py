@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from training_way import Baton, samples_of, steps_of, workspace
@@ -26,7 +26,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 
-class Paced(FedAvg):  # type: ignore[misc]
+class Paced(FedAvg):
     """FedAvg that does a round when it is told to."""
 
     def __init__(self, baton: Baton, **settings: Any) -> None:
@@ -42,9 +42,9 @@ class Paced(FedAvg):  # type: ignore[misc]
         """As usual, then report; a client that failed would make the round look fast."""
         came = list(replies)
         arrays, metrics = super().aggregate_train(server_round, came)
-        if len(came) < self.min_train_nodes or any(reply.has_error() for reply in came):
+        if metrics is None or len(came) < self.min_train_nodes or any(reply.has_error() for reply in came):
             raise RuntimeError(f"Flower's round {server_round} failed: {came}")
-        self._baton.done(float(metrics["loss"]))
+        self._baton.done(float(cast(float, metrics["loss"])))
         return arrays, metrics
 
 
@@ -56,8 +56,9 @@ def simulate(job: dict[str, Any]) -> None:
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
         local = workspace(folder)
-        number, client = int(message.content["config"]["server-round"]) - 1, int(context.node_config["partition-id"])
-        local.model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        number = cast(int, message.content.config_records["config"]["server-round"]) - 1
+        client = int(context.node_config["partition-id"])
+        local.model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         loss = local.go_on(samples_of(folder, client), steps_of(folder, number, client))
         content = RecordDict(
             {
