@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "slackwater"
 ORDER = (
-    "carbon", "forecasting", "providers", "planning", "replanning", "ledger", "learning", "live",
+    "carbon", "forecasting", "providers", "planning", "replanning", "ledger", "learning", "live", "flower",
     "accounting", "report", "paper", "dashboard", "cli",
 )  # fmt: skip
 EVERYWHERE = {"errors", "units", "_version"}

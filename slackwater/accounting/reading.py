@@ -138,12 +138,13 @@ class Snapshot:
         """
         return [(str(kind), int(n), float(a), float(b), float(c)) for kind, n, a, b, c in self._rows(query)]
 
-    def unsettled_forecast_kg(self) -> float:
-        """Charged by a forecast, and no actual value has been booked since."""
-        return self._number(
-            "SELECT sum(kg) FROM charges WHERE kind = 'charge' AND intensity_kind = 'forecast' "
-            "AND id NOT IN (SELECT corrects FROM charges WHERE kind = 'settlement')"
-        )
+    def unsettled_kg(self) -> float:
+        """Charged by a forecast or an upper bound, with its corrections, and no actual value has been booked since."""
+        return self._number("""
+            SELECT sum(kg) FROM charges WHERE coalesce(corrects, id) IN (
+                SELECT id FROM charges WHERE kind = 'charge' AND intensity_kind IN ('forecast', 'bound')
+                AND id NOT IN (SELECT corrects FROM charges WHERE kind = 'settlement'))
+        """)
 
     def retried(self) -> tuple[int, float]:
         """Lines of second and later attempts, and their kg."""

@@ -137,7 +137,7 @@ def _statement(run: Snapshot, settings: ReportSettings) -> Statement:
         scope2=standards.scope2(
             run.plan, found.total_kg, found.kg_without_energy, run.energy_by_zone_slot(), annual, settings.data
         ),
-        uncertainty=uncertainty(found, cells, run.unsettled_forecast_kg(), settings),
+        uncertainty=uncertainty(found, cells, run.unsettled_kg(), settings),
         settings=settings,
         plan=run.plan,
         work=work,

@@ -25,7 +25,7 @@ class Uncertainty:
     charged_kg_by_intensity: dict[str, float]
     """Charges by the kind of their intensity; corrections and settlements are left out, so that shares add up."""
     charged_kg_by_method: dict[str, float]
-    unsettled_forecast_kg: float
+    unsettled_kg: float
     low_kg: float | None
     high_kg: float | None
     relative: float | None
@@ -34,7 +34,7 @@ class Uncertainty:
 
 
 def uncertainty(
-    account: Account, cells: Sequence[Cell], unsettled_forecast_kg: float, settings: ReportSettings
+    account: Account, cells: Sequence[Cell], unsettled_kg: float, settings: ReportSettings
 ) -> Uncertainty:
     """What can be said about how sure the total is."""
     charged = [cell for cell in cells if cell.kind == "charge"]
@@ -44,11 +44,11 @@ def uncertainty(
     return Uncertainty(
         charged_kg_by_intensity=_sums((cell.intensity_kind, cell.kg) for cell in charged),
         charged_kg_by_method=_sums((cell.method, cell.kg) for cell in charged),
-        unsettled_forecast_kg=unsettled_forecast_kg,
+        unsettled_kg=unsettled_kg,
         low_kg=None if relative is None else max(0.0, total * (1 - relative)),
         high_kg=None if relative is None else total * (1 + relative),
         relative=relative,
-        sentences=tuple(_sentences(account, charged, unsettled_forecast_kg, settings)),
+        sentences=tuple(_sentences(account, charged, unsettled_kg, settings)),
     )
 
 
@@ -70,8 +70,8 @@ def _sentences(account: Account, charged: Sequence[Cell], unsettled_kg: float, s
             f"{what}: {difference.lines:,} charges of {difference.charged_kg:.4f} kg, by {difference.kg:+.4f} kg "
             f"together and {share:.1%} without signs."
         )
-    if "forecast" in kinds:
-        said.append(f"{unsettled_kg:.4f} kg rest on forecasts that no actual value has replaced.")
+    if kinds & {"forecast", "bound"}:
+        said.append(f"{unsettled_kg:.4f} kg rest on forecasts, or on upper bounds, that no actual value has replaced.")
     if "synthetic" in kinds:
         said.append("Synthetic intensity resembles a real year in its statistics and records no hour of it.")
     if "measured" not in methods:

@@ -11,12 +11,14 @@ import click
 import numpy as np
 
 from slackwater import learning
+from slackwater.cli.live import resume_live
 from slackwater.cli.options import chart_option, console, data_option, fill_option, filled, json_option, print_json, say
 from slackwater.cli.planning import read_problem, scenario_argument
 from slackwater.cli.progress import Bar
 from slackwater.errors import InfeasibleError
 from slackwater.learning.fetch import progress_on_stderr
 from slackwater.ledger.run import FILE, Run
+from slackwater.live.folder import is_live
 from slackwater.planning.baseline import SOLVER as NO_SLACK
 from slackwater.planning.baseline import no_slack_plan
 from slackwater.planning.plan import Plan
@@ -190,6 +192,9 @@ def resume(run: Path, task_data: str | None, chart: Path | None, as_json: bool) 
     run = run.parent if run.name == FILE else run
     if run.name == BASELINE and (run.parent / FILE).is_file():
         run = run.parent  # what train began together is shown together
+    if is_live(run):
+        resume_live(run, as_json)
+        return
     with Run.open(run, read_only=True) as begun:
         plan = plan_from_dict(begun.plan, f"The plan of the run in {run}")
         settings, status = begun.settings, begun.status

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from slackwater._version import __version__
-from slackwater.cli import backtest, data, forecast, learning, paper, partition, planning, report, serve
+from slackwater.cli import backtest, data, flower, forecast, learning, live, paper, partition, planning, report, serve
 from slackwater.errors import SlackwaterError
 
 _DEBUG = "SLACKWATER_DEBUG"
@@ -85,11 +85,13 @@ def cli(verbose: bool) -> None:
 for command in (
     *planning.COMMANDS,
     *learning.COMMANDS,
+    *live.COMMANDS,
     *partition.COMMANDS,
     *paper.COMMANDS,
     *data.COMMANDS,
     *backtest.COMMANDS,
     *serve.COMMANDS,
+    *flower.COMMANDS,
     *forecast.COMMANDS,
     *report.COMMANDS,
 ):

@@ -15,6 +15,7 @@ import numpy as np
 
 from slackwater.dashboard import answers
 from slackwater.errors import SlackwaterError
+from slackwater.ledger.journal import Journal, Replan
 from slackwater.ledger.schema import connect
 from slackwater.planning.plan import Plan
 from slackwater.planning.storage import plan_from_dict
@@ -26,6 +27,7 @@ MOST_PLAN_BYTES = 256 * 2**20
 MOST_ROUNDS = 20_000
 """Rounds that are shown; a run of more is shown up to here, and says so."""
 _MOST_EVENTS = 200
+_MOST_REPLANS = 5
 _MOST_NAMES = 200
 _SILENT_S = 120.0
 _STATUS = {
@@ -116,6 +118,9 @@ class RunReader:
         charged = int(db.execute("SELECT coalesce(max(slot), -1) FROM charges WHERE kind = 'charge'").fetchone()[0])
         due = planned[min(charged, len(planned) - 1)] if charged >= 0 and planned else 0.0
         silent = max(0.0, time.time() - self._written_at())
+        journal = Journal(db, self.path)
+        coming = self._coming(plan, done, journal)
+        now = self._under_way(plan, journal) or (coming[0] if coming and not journal.get("guide") else None)
         return {
             "label": self.label,
             "status": status,
@@ -131,22 +136,40 @@ class RunReader:
             "rounds_done": len(self.rounds),
             "rounds_planned": self._fixed["rounds_planned"],
             "shortened": len(self.rounds) >= MOST_ROUNDS,
-            "now": self._upcoming(plan, done, 0) if status == "running" else None,
-            "next": self._upcoming(plan, done, 1 if status == "running" else 0),
+            "now": now if status == "running" else None,
+            "next": next((one for one in coming if status != "running" or one != now), None),
             "charges": _charges(db),
             "scores": _scores(db),
+            "outcomes": dict(db.execute("SELECT outcome, count(*) FROM attempts GROUP BY 1").fetchall())
+            if _live(db)
+            else {},
+            "replans": [_replan(one) for one in journal.replans()[-_MOST_REPLANS:][::-1]],
             "events": _events(db),
             "since": since,
             "rounds": self.rounds[since:],
         }
 
-    def _upcoming(self, plan: Plan, done: int, ahead: int) -> dict[str, Any] | None:
-        """Who trains in the next slots that have somebody in them."""
-        slots = [slot for slot in self._fixed["busy_slots"] if slot > done]
-        if len(slots) <= ahead:
+    def _coming(self, plan: Plan, done: int, journal: Journal) -> list[dict[str, Any]]:
+        """Who trains in the next two slots with somebody in them: by the last plan of a live run, else by the first."""
+        noted = journal.get("coming")
+        if noted is not None:
+            number = {str(name): at for at, name in enumerate(plan.problem.fleet.names)}
+            found = [(one["slot"], [number[name] for name in one["clients"] if name in number]) for one in noted]
+        else:
+            slots = [slot for slot in self._fixed["busy_slots"] if slot > done]
+            found = [(slot, np.flatnonzero(plan.matrix[:, slot]).tolist()) for slot in slots[:2]]
+        return [self._slot(plan, slot, clients) for slot, clients in found[:2]]
+
+    def _under_way(self, plan: Plan, journal: Journal) -> dict[str, Any] | None:
+        """Clients of a live run that were sent their work and have not answered."""
+        running = {one.client: one.slot for one in journal.attempts(outcome="running")}
+        if not running:
             return None
-        slot = slots[ahead]
-        clients = np.flatnonzero(plan.matrix[:, slot]).tolist()
+        slot = max(running.values())
+        names = plan.problem.fleet.names
+        return self._slot(plan, slot, [at for at, name in enumerate(names) if running.get(str(name)) == slot])
+
+    def _slot(self, plan: Plan, slot: int, clients: list[int]) -> dict[str, Any]:
         return {
             "slot": slot,
             "start": iso(plan.problem.slot_start(slot)) if has_times(plan.problem) else None,
@@ -259,6 +282,22 @@ def _scores(db: sqlite3.Connection) -> list[dict[str, Any]]:
         {"slot": row["slot"], "model": row["model"], "accuracy": _finite(row["accuracy"]), "loss": _finite(row["loss"])}
         for row in db.execute(query)
     ]
+
+
+def _live(db: sqlite3.Connection) -> bool:
+    """Whether the file has the tables of a live run; those of version 1 do not."""
+    return db.execute("SELECT 1 FROM sqlite_master WHERE name = 'attempts'").fetchone() is not None
+
+
+def _replan(one: Replan) -> dict[str, Any]:
+    return {
+        "slot": one.slot,
+        "at": None if one.at is None else iso(one.at),
+        "reason": one.reason,
+        "changes": dict(one.changes),
+        "reserve_kg": _finite(one.reserve_kg),
+        "planned_kg": _finite(one.planned_kg),
+    }
 
 
 def _events(db: sqlite3.Connection) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import math
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -17,7 +17,8 @@ from slackwater.units import iso, utc
 
 Cause = Literal["training", "idle", "server"]
 Kind = Literal["charge", "correction", "settlement"]
-IntensityKind = Literal["actual", "forecast", "estimated", "synthetic"]
+IntensityKind = Literal["actual", "forecast", "estimated", "synthetic", "bound"]
+"""`bound`: a stated upper bound, until the actual is known."""
 Method = Literal["modelled", "measured"]
 
 
@@ -71,7 +72,10 @@ _INSERT = (
 
 
 class Ledger:
-    """The charges of one run, in its file. One verb: `charge`."""
+    """The charges of one run, in its file: `charge` when something starts, `correct` when its energy is known, `settle`
+    when its intensity is. Lines of the last two are differences, so the sum of all lines is what was spent and what is
+    in flight at its upper bound.
+    """
 
     def __init__(
         self, connection: sqlite3.Connection, *, run_id: str, budget_kg: float | None, path: Path | None
@@ -82,22 +86,79 @@ class Ledger:
         self.budget_kg = budget_kg
         """Charges beyond it are refused; None is no limit."""
 
-    def charge(self, *charges: Charge) -> None:
+    def charge(self, *charges: Charge, protected_kg: float = 0.0, spent: bool = False) -> None:
         """Book all of these or none; on return they are on the disk, unless the caller's own transaction is open.
 
-        Raises `ChargedTwiceError` if one is booked already and `OverBudgetError` if they exceed the budget. Corrections
-        and settlements are about energy that is spent: they are never refused for the budget's sake.
+        Raises `ChargedTwiceError` if one is booked already and `OverBudgetError` if they exceed the budget less what is
+        protected for later. What is `spent` in any case, and corrections and settlements, are never refused for the
+        budget's sake.
         """
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         rows = [(self._run_id, now, *_to_row(charge)) for charge in charges]
         with transaction(self._db, self._path):
-            if any(charge.kind == "charge" for charge in charges):
-                self._check_budget(charges)
+            if not spent and any(charge.kind == "charge" for charge in charges):
+                self._check_budget(charges, protected_kg)
             last = self._db.execute("SELECT coalesce(max(id), 0) FROM charges").fetchone()[0]
             try:
                 self._db.executemany(_INSERT, rows)
             except sqlite3.IntegrityError as error:
                 raise self._refused(charges, last, error) from None
+
+    def correct(
+        self,
+        charge: Charge,
+        energy_kwh: float,
+        *,
+        method: Method = "modelled",
+        started_at: datetime | None = None,
+        ended_at: datetime | None = None,
+        note: str = "",
+    ) -> bool:
+        """Bring a charge to the energy that was used, once; False, and nothing booked, where it was done before."""
+        energy, _, intensity = self._now(charge)
+        difference = energy_kwh - energy
+        return self._book_once(
+            replace(
+                charge,
+                kind="correction",
+                corrects=charge.id,
+                energy_kwh=difference,
+                kg=difference * intensity,
+                intensity_kg_per_kwh=intensity,
+                method=method,
+                started_at=started_at,
+                ended_at=ended_at,
+                note=note,
+            )
+        )
+
+    def settle(self, charge: Charge, intensity_kg_per_kwh: float, *, source: str, kind: IntensityKind) -> bool:
+        """Bring a charge to the actual intensity, once; False, and nothing booked, where it was done before."""
+        energy, kg, _ = self._now(charge)
+        return self._book_once(
+            replace(
+                charge,
+                kind="settlement",
+                corrects=charge.id,
+                energy_kwh=0.0,
+                kg=energy * intensity_kg_per_kwh - kg,
+                intensity_kg_per_kwh=intensity_kg_per_kwh,
+                intensity_source=source,
+                intensity_kind=kind,
+                note="",
+            )
+        )
+
+    def unsettled(self, *, before: int | None = None) -> list[Charge]:
+        """Charges at an upper bound whose actual is not booked, of the slots before one if asked."""
+        query = """
+            SELECT * FROM charges c WHERE kind = 'charge' AND intensity_kind = 'bound' AND (?1 IS NULL OR slot < ?1)
+            AND NOT EXISTS (SELECT 1 FROM charges s WHERE s.corrects = c.id AND s.kind = 'settlement') ORDER BY id"""
+        return [_from_row(row) for row in self._db.execute(query, (before,))]
+
+    def unsettled_kg(self) -> float:
+        """What is in the sum at an upper bound, kg."""
+        return math.fsum(self._now(charge)[1] for charge in self.unsettled())
 
     def spent_kg(self) -> float:
         """Sum of all lines, kg."""
@@ -109,22 +170,54 @@ class Ledger:
 
     def charges(self, *, slot: int | None = None, client: str | None = None) -> Iterator[Charge]:
         """Lines in the order of booking, of one slot or client if asked."""
-        query = "SELECT * FROM charges WHERE (?1 IS NULL OR slot = ?1) AND (?2 IS NULL OR client = ?2) ORDER BY id"
-        return map(_from_row, self._db.execute(query, (slot, client)))
+        asked = {name: value for name, value in (("slot", slot), ("client", client)) if value is not None}
+        where = " AND ".join(f"{name} = ?" for name in asked) or "TRUE"
+        query = f"SELECT * FROM charges WHERE {where} ORDER BY id"
+        return map(_from_row, self._db.execute(query, tuple(asked.values())))
 
-    def _check_budget(self, charges: Iterable[Charge]) -> None:
+    def slot_kg(self, slot: int, cause: Cause | None = None) -> dict[str, float]:
+        """Client -> sum of its lines in a slot, of one cause if asked, kg."""
+        query = "SELECT client, sum(kg) FROM charges WHERE slot = ?1 AND (?2 IS NULL OR cause = ?2) GROUP BY client"
+        return {row[0]: float(row[1]) for row in self._db.execute(query, (slot, cause))}
+
+    def training_kg(self, *, before: int) -> dict[tuple[int, str], float]:
+        """(slot, client) -> kg of training in the slots before one, with all that was booked about it."""
+        query = "SELECT slot, client, sum(kg) FROM charges WHERE cause = 'training' AND slot < ? GROUP BY slot, client"
+        return {(row[0], row[1]): float(row[2]) for row in self._db.execute(query, (before,))}
+
+    def _now(self, charge: Charge) -> tuple[float, float, float]:
+        """Energy, kg and intensity of a charge with what was booked about it."""
+        if charge.id is None or charge.energy_kwh is None or charge.intensity_kg_per_kwh is None:
+            raise SlackwaterError(
+                "Only a line of the ledger with its energy and intensity can be corrected or settled."
+            )
+        energy, kg, intensity = charge.energy_kwh, charge.kg, charge.intensity_kg_per_kwh
+        for line in self._db.execute("SELECT * FROM charges WHERE corrects = ? ORDER BY id", (charge.id,)):
+            energy, kg = energy + float(line["energy_kwh"]), kg + float(line["kg"])
+            intensity = float(line["intensity_kg_per_kwh"])
+        return energy, kg, intensity
+
+    def _book_once(self, line: Charge) -> bool:
+        with transaction(self._db, self._path):
+            known = "SELECT 1 FROM charges WHERE corrects = ? AND kind = ?"
+            if self._db.execute(known, (line.corrects, line.kind)).fetchone():
+                return False
+            self.charge(line)
+        return True
+
+    def _check_budget(self, charges: Iterable[Charge], protected_kg: float) -> None:
         if self.budget_kg is None:
             return
         new = math.fsum(charge.kg for charge in charges)
         spent = float(self._db.execute("SELECT coalesce(sum(kg), 0.0) FROM charges").fetchone()[0])
         # The same allowance for rounding as the planner's, so that no plan is refused for how its costs are added up.
-        if not spent + new <= self.budget_kg * (1 + 2 * BUDGET_ROUNDING):
+        if not spent + new + protected_kg <= self.budget_kg * (1 + 2 * BUDGET_ROUNDING):
             first = next(iter(charges))
+            kept = f"and the {protected_kg:.9g} kg kept for the fine-tuning window " if protected_kg else ""
             raise OverBudgetError(
                 f"Slot {first.slot} ({iso(first.slot_start)}) would cost {new:.9g} kg, which with the {spent:.9g} kg "
-                "spent is over the "
-                f"budget of {self.budget_kg:.9g} kg. It is not booked, and must not be run. Plan anew for what is "
-                "left, or raise the budget."
+                f"spent {kept}is over the budget of {self.budget_kg:.9g} kg. It is not booked, and must not be run. "
+                "Plan anew for what is left, or raise the budget."
             )
 
     def _refused(self, charges: Iterable[Charge], last: int, error: sqlite3.IntegrityError) -> SlackwaterError:

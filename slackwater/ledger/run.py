@@ -17,8 +17,9 @@ from typing import Any, Literal
 
 from slackwater._version import __version__
 from slackwater.errors import SlackwaterError
+from slackwater.ledger.journal import Journal
 from slackwater.ledger.ledger import Ledger, transaction
-from slackwater.ledger.schema import connect
+from slackwater.ledger.schema import LOCK, connect
 
 Status = Literal["running", "stopped", "diverged", "failed", "done"]
 Level = Literal["info", "warning", "error"]
@@ -89,6 +90,8 @@ class Run:
         self.task: dict[str, Any] = json.loads(row["task"])
         self.versions: dict[str, str] = json.loads(row["versions"])
         self.ledger = Ledger(connection, run_id=self.id, budget_kg=row["budget_kg"], path=self.path)
+        self.journal = Journal(connection, self.path)
+        """What a live run notes beside its ledger."""
 
     @classmethod
     def create(
@@ -111,12 +114,14 @@ class Run:
                 raise SlackwaterError(
                     f"The run folder {where} cannot be made: {error.strerror}. Name another with out=."
                 ) from None
-            if _holds_run(where / FILE):
+            if cls.begun(where):
                 _unlock(lock)
                 raise SlackwaterError(
                     f"{where} already holds a run. Go on with it (slackwater resume {where}), or name another folder "
                     "with out=."
                 )
+            for leftover in (FILE, FILE + "-wal", FILE + "-shm"):  # of a kill in the first milliseconds
+                (where / leftover).unlink(missing_ok=True)
         try:
             connection = connect(where / FILE if where else None, create=True)
             row = (
@@ -128,6 +133,23 @@ class Run:
             _unlock(lock)
             raise
         return cls(connection, where, lock)
+
+    @staticmethod
+    def begun(folder: str | Path) -> bool:
+        """Whether a folder holds a run: a file with its first lines, or one that is not ours."""
+        path = Path(folder) / FILE
+        if not path.exists():
+            return False
+        try:
+            connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+            try:
+                tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+                foreign = bool(tables) and "charges" not in tables
+                return foreign or (bool(tables) and connection.execute("SELECT count(*) FROM run").fetchone()[0] > 0)
+            finally:
+                connection.close()
+        except sqlite3.DatabaseError:
+            return True
 
     @classmethod
     def open(cls, folder: str | Path, *, read_only: bool = False) -> Run:
@@ -191,6 +213,13 @@ class Run:
         )  # fmt: skip
         with self.transaction():
             self._db.execute(f"INSERT INTO rounds VALUES ({', '.join('?' * len(row))})", row)
+
+    def set_score(self, slot: int, accuracy: float | None, test_loss: float | None) -> None:
+        """Note how the model after a round does, where that is known only after the round was kept."""
+        with self.transaction():
+            self._db.execute(
+                "UPDATE rounds SET accuracy = ?, test_loss = ? WHERE slot = ?", (accuracy, test_loss, slot)
+            )
 
     def rounds(self) -> Iterator[RoundRecord]:
         """Rounds that are done, in order."""
@@ -257,7 +286,7 @@ def _locked(folder: Path) -> int | None:
         import fcntl
     except ImportError:  # Windows: SQLite's own locks remain, under which two writers are slow but safe
         return None
-    handle = os.open(folder / "run.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    handle = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -265,34 +294,31 @@ def _locked(folder: Path) -> int | None:
         raise SlackwaterError(
             f"The run in {folder} is being written by another process. Wait for it, or stop it first."
         ) from None
+    os.truncate(handle, 0)
+    os.write(handle, f"{os.getpid()} {platform.node()}\n".encode())  # for `is_written`
     return handle
+
+
+def is_written(folder: Path) -> bool | None:
+    """Whether the process that last opened the run to write lives; None where it was on another machine.
+
+    Taking the lock to see would make a run that starts just then fail.
+    """
+    try:
+        pid, _, machine = (folder / LOCK).read_text(encoding="utf-8").strip().partition(" ")
+        if machine != platform.node():
+            return None
+        os.kill(int(pid), 0)
+    except PermissionError:  # it is somebody else's, and there
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _unlock(handle: int | None) -> None:
     if handle is not None:
         os.close(handle)
-
-
-def _holds_run(path: Path) -> bool:
-    """Whether a run was begun here; what a kill in the first milliseconds left is cleared away.
-
-    The caller holds the lock.
-    """
-    if not path.exists():
-        return False
-    try:
-        connection = sqlite3.connect(path)
-        try:
-            tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            if tables and ("charges" not in tables or connection.execute("SELECT count(*) FROM run").fetchone()[0]):
-                return True
-        finally:
-            connection.close()
-    except sqlite3.DatabaseError:
-        return True
-    for leftover in (path, path.with_name(FILE + "-wal"), path.with_name(FILE + "-shm")):
-        leftover.unlink(missing_ok=True)
-    return False
 
 
 def _json(value: Mapping[str, Any]) -> str:

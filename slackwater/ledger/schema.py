@@ -13,8 +13,15 @@ from pathlib import Path
 from slackwater._version import __version__
 from slackwater.errors import SlackwaterError
 
-VERSION = 1
-"""Kept in the file as user_version; raised when an older Slackwater could not use the file."""
+VERSION = 2
+"""Kept in the file as user_version; raised when an older Slackwater could not use the file.
+
+2: upper bounds as a kind of intensity, and the tables of live runs. Files of version 1 are trainings; they are read and
+written as they are.
+"""
+
+LOCK = "run.lock"
+"""Beside the file: who holds it writes the run."""
 
 _TABLES = """
 CREATE TABLE run (                       -- one row
@@ -44,7 +51,7 @@ CREATE TABLE charges (
     energy_kwh            REAL,                   -- NULL where only kg are known; of a correction, the difference
     intensity_kg_per_kwh  REAL,
     intensity_source      TEXT NOT NULL,
-    intensity_kind        TEXT NOT NULL CHECK (intensity_kind IN ('actual', 'forecast', 'estimated', 'synthetic')),
+    intensity_kind        TEXT NOT NULL CHECK (intensity_kind IN ('actual', 'forecast', 'estimated', 'synthetic', 'bound')),
     factor                TEXT NOT NULL,          -- direct | lifecycle
     kg                    REAL NOT NULL,          -- of a correction or settlement, the difference: the sum is what was spent
     method                TEXT NOT NULL CHECK (method IN ('modelled', 'measured')),
@@ -55,6 +62,8 @@ CREATE TABLE charges (
     CHECK (kind <> 'charge' OR kg >= 0)
 ) STRICT;
 CREATE UNIQUE INDEX charged_once ON charges (slot, client, cause, attempt) WHERE kind = 'charge';
+CREATE INDEX charges_by_slot ON charges (slot);
+CREATE UNIQUE INDEX corrected_once ON charges (corrects, kind) WHERE corrects IS NOT NULL;
 CREATE TRIGGER charges_stay BEFORE UPDATE ON charges
     BEGIN SELECT RAISE(ABORT, 'charges are append-only: add a correction'); END;
 CREATE TRIGGER charges_remain BEFORE DELETE ON charges
@@ -101,6 +110,36 @@ CREATE TABLE checkpoint (                -- the state after the last slot done, 
     dtype   TEXT NOT NULL,
     shape   TEXT NOT NULL,               -- JSON
     data    BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE attempts (                  -- live: one row for each client that was to train in a slot
+    slot        INTEGER NOT NULL,
+    client      TEXT NOT NULL,
+    attempt     INTEGER NOT NULL,
+    sent_at     TEXT,                    -- wall clock, UTC; NULL where nothing was sent
+    ended_at    TEXT,
+    outcome     TEXT NOT NULL CHECK (outcome IN (
+                    'running', 'done', 'failed', 'late', 'lost', 'rejected', 'offline', 'refused')),
+    seconds     REAL,                    -- of local training
+    energy_kwh  REAL,                    -- charged
+    method      TEXT CHECK (method IN ('modelled', 'measured')),
+    error       TEXT NOT NULL,
+    PRIMARY KEY (slot, client, attempt)
+) STRICT;
+
+CREATE TABLE replans (                   -- live: every time what is left was planned anew
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    slot        INTEGER NOT NULL,
+    at          TEXT NOT NULL,           -- wall clock, UTC
+    reason      TEXT NOT NULL,
+    changes     TEXT NOT NULL,           -- JSON, client -> slots before the window that are left, then and now
+    reserve_kg  REAL,
+    planned_kg  REAL
+) STRICT;
+
+CREATE TABLE state (                     -- live: what the run remembers beside its tensors
+    name   TEXT NOT NULL PRIMARY KEY,
+    value  TEXT NOT NULL                 -- JSON
 ) STRICT;
 """
 

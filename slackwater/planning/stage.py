@@ -42,8 +42,9 @@ class Groups:
         self.price: NDArray[np.float64] = np.where(self.available, self.intensity, np.inf)
         self.order: NDArray[np.intp] = np.argsort(self.price, axis=1, kind="stable")
         self.idle_until: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(costs.idle_kg())])
+        most = float(self.earned.max())
         self.utility: Utility = problem.utility.scaled(
-            clients=len(fleet), least=self.noise, largest=costs.slots * self.g_max + float(self.earned.max())
+            clients=len(fleet), least=self.noise or NOISE * most, largest=costs.slots * self.g_max + most
         )
 
 

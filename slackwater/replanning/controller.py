@@ -79,11 +79,19 @@ class Controller:
         """Whether the next step plans anew, so that a fresh forecast is worth its cost."""
         return self.state.due(self.settings.replan_slots)
 
-    def step(self, known: Traces, forecast: Forecast | None, *, measured_kg: NDArray[np.float64] | None = None) -> Step:
+    def step(
+        self,
+        known: Traces,
+        forecast: Forecast | None,
+        *,
+        measured_kg: NDArray[np.float64] | None = None,
+        present: NDArray[np.bool_] | None = None,
+    ) -> Step:
         """Decide the next slot, from the actuals known by now (at least a week before the run) and a forecast or none.
 
         `known` ends where the truth ends: slots of the run after that are in flight. `measured_kg` [client, slot] is
-        what settled training really emitted, where it was measured; NaN is modelled.
+        what settled training really emitted, where it was measured; NaN is modelled. `present` [client] is who can be
+        reached now, everybody if not told; with nobody the slot goes by.
         """
         if self.finished:
             raise SlackwaterError("The run is over; there is no slot to decide.")
@@ -103,6 +111,7 @@ class Controller:
             intensity=zones,
             rows=rows,
             past=look_back(problem, state, zones[rows], max(offset, 0), measured_kg),
+            present=np.ones(len(rows), dtype=bool) if present is None else present,
         )
         if lacking:
             now.say(f"At slot {state.slot} {lacking}.")
@@ -123,10 +132,29 @@ class Controller:
             messages=tuple(now.messages),
         )
         state.slot += 1
-        state.window_done += now.in_window
+        state.window_done += now.in_window and bool(now.trains.any())
         if now.in_window and state.window_done >= state.window_slots:
             state.stopped_at = state.slot
         return step
+
+    def realise(
+        self, *, drew: NDArray[np.bool_], used: NDArray[np.bool_], missed: NDArray[np.bool_], held_kg: float
+    ) -> None:
+        """What became of the slot last decided: who drew energy, whose work is used and who was missing, each [client].
+
+        `held_kg` is what the slot is held at now. What was drawn in vain is spent, and nothing earned by it; for whoever
+        missed its slot it is planned anew at the next one, unless the run plans only once. A slot of the window that was
+        lost to all is done again.
+        """
+        state, every, slot = self.state, self.settings.replan_slots, self.state.slot - 1
+        decided = state.trained[:, slot].copy()
+        state.trained[:, slot], state.lost[:, slot] = drew & used, drew & ~used
+        state.held_kg[slot] = held_kg
+        if state.window_done and decided.any() and not used.any():
+            state.window_done -= 1
+            state.stopped_at = None
+        if (missed | (decided & ~used)).any() and every is not None and state.planned_at is not None:
+            state.planned_at = min(state.planned_at, state.slot - every)
 
     def _offset(self, known: Traces) -> int:
         """Slots of the run that are settled; negative where the actuals end before it begins."""

@@ -22,6 +22,8 @@ _NOT_REPLAYED = (
 class Now(Holding):
     """What is decided for one slot, step by step."""
 
+    present: Mask
+    """[client], who can be reached in this slot; the plan for later ones does not look at it."""
     trains: Mask = field(init=False)
     held_kg: float = 0.0
     protected_kg: float = 0.0
@@ -40,9 +42,13 @@ class Now(Holding):
     def decide(self) -> None:
         """Fill in `trains` and `held_kg`, and move the window in the state where it must be."""
         state = self.state
+        if not self.present.any():
+            self.held_kg = self.hold_kg(self.nobody, self.slot) if self.idle else 0.0
+            return
         if state.window_done:
             self._continue_window()
             return
+        self._fit_window()
         if state.due(self.settings.replan_slots):
             self._replan()
         if self.slot >= state.window_at and not self._at_window():
@@ -141,20 +147,31 @@ class Now(Holding):
 
     # -- the window
 
+    def _fit_window(self) -> None:
+        """Not longer than what is left: slots may have gone by while nobody could be reached."""
+        left = self.problem.horizon - self.slot
+        if self.state.window_slots > left:
+            self.say(f"The window is shortened from {self.state.window_slots} to {left} slots: no more are left.")
+        while self.state.window_slots > left:
+            self.state.shorten_window()
+
     def _begin_window(self) -> None:
         self.state.window_at = self.slot
-        self._train_window(self.window_kg(self.slot, self.slot))
+        self._train_window(self.there[:, self.slot] & self.present, self.window_kg(self.slot, self.slot))
 
-    def _train_window(self, most_kg: float) -> None:
-        self.trains = self.there[:, self.slot].copy()
+    def _train_window(self, trains: Mask, most_kg: float) -> None:
+        self.trains = trains
         self.held_kg = min(self.hold_kg(self.trains, self.slot), most_kg)
         self.in_window = True
 
     def _continue_window(self) -> None:
         """The next slot of a window that has begun, or its early end."""
         state = self.state
-        if self.hold_kg(self.there[:, self.slot], self.slot) <= self.free_kg:
-            self._train_window(self.free_kg)
+        wanted = self.there[:, self.slot] & self.present
+        if self.hold_kg(wanted, self.slot) > self.free_kg:  # who was not there when it began was not kept for
+            wanted &= (state.trained | state.lost)[:, state.window_at]
+        if self.hold_kg(wanted, self.slot) <= self.free_kg and wanted.any():
+            self._train_window(wanted, self.free_kg)
             return
         self.say(
             f"The window is shortened from {state.window_slots} to {state.window_done} slots: slot {self.slot} may cost "
@@ -191,7 +208,7 @@ class Now(Holding):
         self.protected_kg = self._protected_kg()
         room, waiting = self.free_kg - self.protected_kg, self.hold_kg(self.nobody, self.slot) if self.idle else 0.0
         if room >= waiting:
-            self.trains = self._affordable(state.plan[:, self.slot] & self.there[:, self.slot], room)
+            self.trains = self._affordable(state.plan[:, self.slot] & self.there[:, self.slot] & self.present, room)
             self.held_kg = self.hold_kg(self.trains, self.slot) if self.idle or self.trains.any() else 0.0
             return
         if (

@@ -41,16 +41,16 @@ def look_back(
     `measured_kg` [client, slot], NaN where nothing was measured, takes the place of modelled training emissions.
     """
     costs, now = problem.costs, state.slot
-    trained = state.trained[:, :now]
+    trained, burnt = state.trained[:, :now], (state.trained | state.lost)[:, :now]
     g = costs.energy_kwh[:, None] * intensity[:, :now]
     if measured_kg is not None:
         g = np.where(np.isnan(measured_kg[:, :now]), g, measured_kg[:, :now])
-    training = np.where(trained, g, 0.0)
+    training = np.where(burnt, g, 0.0)
     idle = (costs.idle_kwh[:, None] * intensity[:, :now]).sum(axis=0)
     return Past(
         spent_kg=float(training[:, :settled].sum() + idle[:settled].sum()),
         in_flight_kg=float(state.held_kg[settled:now].sum()),
         expected_kg=float(training[:, settled:].sum() + idle[settled:].sum()),
         slots=trained.sum(axis=1),
-        training_kg=training.sum(axis=1),
+        training_kg=np.where(trained, g, 0.0).sum(axis=1),
     )

@@ -13,6 +13,8 @@ from slackwater.errors import DataError
 from slackwater.planning.problem import Problem
 from slackwater.replanning.replay import Replay
 
+_MASKS = ("trained", "lost", "plan")
+
 
 @dataclass(slots=True, kw_only=True)
 class State:
@@ -22,6 +24,8 @@ class State:
     """The next slot to decide."""
     trained: NDArray[np.bool_]
     """[client, slot], who trained; False from `slot` on."""
+    lost: NDArray[np.bool_]
+    """[client, slot], who drew energy in vain: its work was lost, late or unusable. Spent, but not earned."""
     held_kg: NDArray[np.float64]
     """[slot], the upper bound at which a slot was taken on; 0 from `slot` on."""
     plan: NDArray[np.bool_]
@@ -51,6 +55,7 @@ class State:
         shape = (len(problem.fleet), problem.horizon)
         return cls(
             trained=np.zeros(shape, dtype=bool),
+            lost=np.zeros(shape, dtype=bool),
             held_kg=np.zeros(shape[1]),
             plan=np.zeros(shape, dtype=bool),
             window_slots=problem.fine_tune,
@@ -75,7 +80,7 @@ class State:
     def to_dict(self) -> dict[str, Any]:
         """As JSON holds it."""
         data: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name in ("trained", "plan"):
+        for name in _MASKS:
             data[name] = {
                 "shape": list(data[name].shape),
                 "bits": base64.b64encode(np.packbits(data[name]).tobytes()).decode(),
@@ -90,7 +95,7 @@ class State:
         """Back from JSON."""
         try:
             values = {field.name: data[field.name] for field in fields(cls)}
-            for name in ("trained", "plan"):
+            for name in _MASKS:
                 rows, slots = values[name]["shape"]
                 bits = np.frombuffer(base64.b64decode(values[name]["bits"]), dtype=np.uint8)
                 values[name] = np.unpackbits(bits, count=rows * slots).reshape(rows, slots).astype(bool)

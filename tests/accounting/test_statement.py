@@ -110,7 +110,7 @@ def test_what_went_otherwise_is_told(tmp_path: Path) -> None:
     assert (found.retried_lines, found.retried_kg) == (2, pytest.approx(0.11 - 0.013))
     assert (found.slots_without_round, found.kg_without_round) == (1, pytest.approx(0.37))
     assert [event.message for event in found.events] == ["the client went away"]
-    assert statement.uncertainty.unsettled_forecast_kg == pytest.approx(0.37)
+    assert statement.uncertainty.unsettled_kg == pytest.approx(0.37)
     assert statement.uncertainty.charged_kg_by_method.keys() == {"modelled"}
 
 

@@ -16,6 +16,7 @@ from made import HOSTILE, do_rounds, hostile_plan, scenario, small_plan, start_r
 import slackwater as sw
 from slackwater.config import load_scenario
 from slackwater.dashboard.server import Dashboard
+from slackwater.ledger import Attempt, Replan
 from slackwater.scenario_template import SCENARIO as DEMO
 
 Serve = Callable[..., Dashboard]
@@ -206,14 +207,15 @@ def test_a_training_run_of_the_demo_is_watched_to_its_end(serve: Serve, page_of:
             assert training.poll() is None, training.stderr.read()
         page.click("#tab-run")
         for done in range(1, rounds + 1):
-            page.wait_for_function(
-                "n => document.querySelector('#run-progress').value >= n - 1e-9", arg=done / rounds, timeout=60_000
+            _until(
+                page,
+                lambda share=done / rounds: float(page.get_attribute("#run-progress", "value") or 0) > share - 1e-9,
             )
             if done < rounds:
                 assert "Done." not in page.text_content("#run-status")
             training.stdin.write("\n")
             training.stdin.flush()
-        page.wait_for_function("document.querySelector('#run-status').textContent.includes('Done.')", timeout=60_000)
+        _until(page, lambda: "Done." in page.text_content("#run-status"))
         assert training.wait(60) == 0, training.stderr.read()
     finally:
         training.kill()
@@ -225,15 +227,29 @@ def test_a_training_run_of_the_demo_is_watched_to_its_end(serve: Serve, page_of:
     _keep(page, "run")
 
 
+def _until(page: Any, so: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait for it from here: the page lets nobody evaluate code in it."""
+    for _ in range(int(20 * seconds)):
+        if so():
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"not within {seconds:g} s")
+
+
 def test_what_did_not_train_is_shown(serve: Serve, page_of: Open, tmp_path: Path) -> None:
     plan = small_plan()
     with start_run(tmp_path / "run", plan) as run:
-        run.log("Re-planned after slot 2: <b>client-1</b> is out", level="warning", slot=2)
+        run.journal.note_replan(
+            Replan(slot=2, reason="due", changes={"<b>client-1</b>": (3, 0)}, reserve_kg=0.01, planned_kg=0.5)
+        )
+        run.journal.note(Attempt(slot=2, client="client-1", outcome="lost", error="gone"))
         do_rounds(run, plan, 0, 3, absent=int(np.argmax(plan.slots_per_client)))
         page = page_of(serve(tmp_path), "run")
         page.wait_for_selector("#burn svg")
         assert "did not train" in page.text_content("#failures")
-        assert "<b>client-1</b> is out" in page.text_content("#replans")
+        assert "1 lost" in page.text_content("#failures")
+        assert "<b>client-1</b> 3 → 0" in page.text_content("#replans")
+        assert "in reserve" in page.text_content("#forecast")
         assert "slot" in page.text_content("#upcoming")
 
 

@@ -76,6 +76,11 @@ def test_equals_brute_force(problem: sw.Problem) -> None:
         assert plan.level == pytest.approx(best[0], abs=1e-9)
 
 
+def test_a_grid_without_emissions_keeps_what_was_earned() -> None:
+    free = sw.Problem.from_costs(np.zeros((1, 1)), rounds=1, alpha="log", budget_kg=1.0)
+    assert sw.plan(free.with_settings(earned_kg=[0.25], g_max_kg=0.0)).objective == pytest.approx(np.log(0.25))
+
+
 def test_who_had_less_gets_more() -> None:
     g = np.full((2, 6), 0.1)
     g[:, 0] = 0.5  # so that a slot is worth something

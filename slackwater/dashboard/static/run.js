@@ -5,6 +5,13 @@ import { lineChart } from "./chart.js";
 
 const MOST_NAMES = 12;
 
+/** Who gets more or fewer slots by a new plan, in words. */
+const changes = (found) => {
+  const moved = Object.entries(found).map(([name, [then, now]]) => `${printable(name)} ${then} → ${now}`);
+  if (!moved.length) return "Nobody's number of slots changed.";
+  return `Slots left: ${moved.slice(0, MOST_NAMES).join(", ")}${moved.length > MOST_NAMES ? ` and ${moved.length - MOST_NAMES} more` : ""}.`;
+};
+
 export class RunView {
   constructor() {
     this.grid = new Grid($("realised"), "Plan against realised, clients by hour", (client, slot) => this.tell(client, slot));
@@ -86,16 +93,17 @@ export class RunView {
     fill($("upcoming"), [["Now", state.status === "running" ? line(state.now) : "not running"], ["Next", line(state.next)], ["Rounds", `${state.rounds_done} of ${state.rounds_planned}`], ["Seconds a round", this.rounds.length ? (this.rounds.reduce((a, r) => a + r.seconds, 0) / this.rounds.length).toFixed(2) : "–"]]);
     const item = (event) => el("li", { class: event.level }, el("time", {}, `${event.at.slice(0, 19).replace("T", " ")}${event.slot == null ? "" : `, slot ${event.slot}`}`), printable(event.message));
     const list = (box, items, none) => box.replaceChildren(...(items.length ? items : [el("li", {}, none)]));
-    const replans = state.events.filter((event) => /re-?plan/i.test(event.message));
-    const missed = this.missed();
+    const replanned = (one) => item({ level: "info", at: one.at ?? "", slot: one.slot, message: `Planned anew: ${one.reason}. ${changes(one.changes)} Planned ${kilograms(one.planned_kg)} kg in all, ${kilograms(one.reserve_kg)} kg in reserve.` });
+    const missed = this.missed(), outcomes = Object.entries(state.outcomes).filter(([outcome]) => outcome !== "done" && outcome !== "running");
+    if (outcomes.length) missed.push(el("li", { class: "warning" }, `Of the clients asked: ${outcomes.map(([outcome, count]) => `${count} ${outcome}`).join(", ")}; ${state.outcomes.done ?? 0} done.`));
     list($("failures"), [...missed, ...state.events.filter((event) => event.level !== "info").map(item)], "Nothing has failed.");
-    list($("replans"), replans.slice(0, 5).map(item), "No re-plan is recorded: the run follows the plan it was started with.");
+    list($("replans"), state.replans.map(replanned), "No re-plan is recorded: the run follows the plan it was started with.");
     const { by_intensity: kinds, settled, unplanned } = state.charges, lines = [];
     for (const [kind, { lines: count, kg }] of Object.entries(kinds)) lines.push(el("li", {}, `${count} lines on ${kind} intensity, ${kilograms(kg)} kg.`));
     for (const [kind, { lines: count, kg }] of Object.entries(settled)) lines.push(el("li", {}, `${count} ${kind}${count === 1 ? "" : "s"}, together ${kg >= 0 ? "+" : "−"}${kilograms(Math.abs(kg))} kg.`));
     if (unplanned.lines) lines.push(el("li", { class: "warning" }, `${unplanned.lines} lines that were not planned, ${kilograms(unplanned.kg)} kg.`));
-    const reserve = state.events.find((event) => /reserve/i.test(event.message));
-    lines.push(reserve ? item(reserve) : el("li", {}, "No reserve is recorded for this run."));
+    const last = state.replans[0];
+    lines.push(el("li", {}, last?.reserve_kg != null ? `${kilograms(last.reserve_kg)} kg kept in reserve since slot ${last.slot}, because forecasts err.` : "No reserve is recorded for this run."));
     if (!kinds.forecast) lines.push(el("li", {}, "Nothing was booked on a forecast."));
     list($("forecast"), lines, "");
   }

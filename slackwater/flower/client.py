@@ -1,0 +1,269 @@
+"""The client's side, around local training: who it is, how long it took, what energy, and when to stop.
+
+app = ClientApp()
+slackwater.flower.register(app)
+
+@app.train()
+def train(msg, context):
+    model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+    with slackwater.flower.measured(msg, context) as meter:
+        loss = fit(model, data, stop=lambda: meter.out_of_time)
+    return meter.reply(model.state_dict(), num_examples=len(data), loss=loss)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from slackwater.errors import SlackwaterError
+from slackwater.flower.energy import EnergyMeter, best_meter
+from slackwater.flower.records import (
+    ARRAYS,
+    CONFIG,
+    METRICS,
+    NAME,
+    OWN,
+    PARTITION,
+    PARTITIONS,
+    POWER,
+    ZONE,
+    as_arrays,
+    failure_text,
+    to_arrays,
+)
+
+log = logging.getLogger(__name__)
+_DESCRIBES = (NAME, ZONE, POWER, PARTITION, PARTITIONS)
+"""What a node says of itself; nothing else of its node config leaves it."""
+_MARGIN, _LONGEST_MARGIN_S = 0.1, 30.0
+"""Share of the time left, and seconds at most, that are kept for sending the reply."""
+_GIVE_UP_S = 10.0
+"""After the end of the slot: a step that cannot be interrupted ends with its process, if that is only for it."""
+
+
+class OutOfTimeError(SlackwaterError):
+    """Local training went on to the end of its slot and was stopped."""
+
+
+class LocalTrainingError(SlackwaterError):
+    """Local training failed; its text carries what it used until then."""
+
+
+def register(app: ClientApp) -> ClientApp:
+    """Let an app answer who its node is, from the node config's name, zone and power-w."""
+
+    @app.query("slackwater")  # type: ignore[untyped-decorator, unused-ignore]
+    def who(message: Message, context: Context) -> Message:
+        said: dict[str, Any] = {key: context.node_config[key] for key in _DESCRIBES if key in context.node_config}
+        return Message(RecordDict({OWN: ConfigRecord(said)}), reply_to=message)
+
+    return app
+
+
+class Meter:
+    """One client's local training in one slot."""
+
+    def __init__(self, message: Message, context: Context, energy: EnergyMeter | None) -> None:
+        config: Mapping[str, Any] = message.content.config_records.get(CONFIG, {})
+        self._message, self._energy = message, energy
+        self._name = str(context.node_config.get(NAME, ""))
+        self._power = context.node_config.get(POWER)
+        self.slot: int | None = config.get("slot")
+        """Counted from 0; None where the message is not from a plan."""
+        self.seed: int | None = config.get("seed")
+        """Of this client and slot. `measured` has seeded Python's, NumPy's and PyTorch's generators with it."""
+        self._started, self._started_at = time.monotonic(), time.time()
+        self._ended_s: float | None = None
+        self._kwh: float | None = None
+        ends_at, left_s = config.get("ends-at"), config.get("seconds-left")
+        # The smaller: a clock that is slow here must not make this client go on after its slot.
+        left = [float(each) for each in (ends_at and ends_at - self._started_at, left_s) if each is not None]
+        self.hard_stop: float | None = self._started + min(left) if left else None
+        """On the monotonic clock; None: there is no end."""
+        self._margin_s = min(_MARGIN * min(left), _LONGEST_MARGIN_S) if left else 0.0
+        self.stopped_early = False
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether to stop now: look at it before each step, and what was learnt until then is still sent."""
+        if self.hard_stop is None or time.monotonic() < self.hard_stop - self._margin_s:
+            return False
+        self.stopped_early = True
+        return True
+
+    def reply(
+        self, model: Mapping[str, Any] | ArrayRecord, *, num_examples: int, loss: float | None = None, **metrics: float
+    ) -> Message:
+        """The reply to the server: the model as a state dict, how many samples it saw, and its mean loss."""
+        if self._ended_s is None:
+            raise SlackwaterError(
+                "meter.reply belongs after the `with measured(..)` block: only then is the energy known."
+            )
+        numbers: dict[str, int | float] = {"num-examples": num_examples, **metrics}
+        if loss is not None:
+            numbers["train-loss"] = float(loss)
+        content: dict[str, Any] = {
+            ARRAYS: _record(model),
+            METRICS: MetricRecord(dict(numbers)),
+            OWN: ConfigRecord({key: value for key, value in self.told().items() if value is not None}),
+        }
+        return Message(RecordDict(content), reply_to=self._message)
+
+    def told(self) -> dict[str, Any]:
+        """What is reported besides the model."""
+        seconds = time.monotonic() - self._started if self._ended_s is None else self._ended_s
+        if self._kwh is not None and self._energy is not None:
+            method = f"measured by {self._energy.name}"
+        elif self._power is not None:
+            method = f"not measured: {self._power:g} W declared, for {seconds:.1f} s"
+        else:
+            method = "not measured: the scenario's power and the time"
+        return {
+            NAME: self._name or None,
+            "started-at": self._started_at,
+            "ended-at": self._started_at + seconds,
+            "seconds": seconds,
+            "energy-kwh": self._kwh,
+            "energy-method": method,
+            "stopped-early": self.stopped_early,
+        }
+
+    def _start(self) -> None:
+        if self._energy is not None:
+            self._energy.start()
+
+    def _end(self) -> None:
+        if self._ended_s is None:
+            self._ended_s = time.monotonic() - self._started
+            self._kwh = self._energy.stop() if self._energy is not None else None
+
+
+@contextmanager
+def measured(message: Message, context: Context, *, energy: bool = True) -> Iterator[Meter]:
+    """Around local training: one PyTorch thread, the slot's seed, time and energy, and an end at the end of the slot.
+
+    Training that does not heed `meter.out_of_time` is interrupted when its slot ends. Energy is measured where it can be
+    (see `slackwater.flower.energy`); the reply says how.
+    """
+    meter = Meter(message, context, best_meter() if energy else None)
+    with ExitStack() as around:
+        around.enter_context(_one_thread())
+        around.enter_context(_seeded(meter.seed))
+        try:
+            with _stopped_in_time(meter):
+                meter._start()
+                yield meter
+        except OutOfTimeError as error:
+            meter._end()
+            sentence = str(error) or f"Stopped at the end of slot {meter.slot}, before local training was done."
+            raise LocalTrainingError(failure_text(sentence, {**meter.told(), "out-of-time": True})) from None
+        except Exception as error:
+            meter._end()
+            raise LocalTrainingError(failure_text(f"{type(error).__name__}: {error}", meter.told())) from error
+        meter._end()
+        log.info("Slot %s: %.1f s, %s.", meter.slot, meter._ended_s, meter.told()["energy-method"])
+
+
+@contextmanager
+def _stopped_in_time(meter: Meter) -> Iterator[None]:
+    """Interrupts this thread when the meter's time is over."""
+    if meter.hard_stop is None:
+        yield
+        return
+    left_s = meter.hard_stop - time.monotonic()
+    if left_s <= 0:
+        raise OutOfTimeError(
+            f"The work for slot {meter.slot} came after the slot's end. Is the clock of this machine right?"
+        )
+    done, lock, thread = threading.Event(), threading.Lock(), threading.get_ident()
+    interrupted = False
+
+    def watch() -> None:
+        nonlocal interrupted
+        if done.wait(left_s):
+            return
+        with lock:
+            if done.is_set():
+                return
+            interrupted = True
+            _raise_in(thread, OutOfTimeError)
+        if not done.wait(_GIVE_UP_S) and _is_client_process():
+            log.error("Local training could not be interrupted at the end of its slot; its process ends.")
+            os._exit(1)
+
+    threading.Thread(target=watch, name="slackwater-slot-end", daemon=True).start()
+    try:
+        yield
+    finally:
+        with lock:
+            done.set()
+            if interrupted:
+                _raise_in(thread, None)  # if it has not been raised yet, it no longer needs to be
+    if interrupted:
+        raise OutOfTimeError
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error) if error else None)
+
+
+def _is_client_process() -> bool:
+    """Whether this process is one that Flower started for one message of one client."""
+    return Path(sys.argv[0]).name.startswith("flwr-clientapp")
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The same bits on every machine: sums in PyTorch depend on the number of threads."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _seeded(seed: int | None) -> Iterator[None]:
+    """Global generators start from the seed, and go on afterwards as if nothing had been drawn."""
+    if seed is None:
+        yield
+        return
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    python_state = random.getstate()
+    numpy_state = numpy.random.get_state() if numpy else None
+    torch_state = torch.get_rng_state() if torch else None
+    random.seed(seed)
+    if numpy:
+        numpy.random.seed(seed % 2**32)
+    if torch:
+        torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        if numpy:
+            numpy.random.set_state(numpy_state)
+        if torch:
+            torch.set_rng_state(torch_state)
+
+
+def _record(model: Mapping[str, Any] | ArrayRecord) -> ArrayRecord:
+    return model if isinstance(model, ArrayRecord) else to_arrays(as_arrays(model))

@@ -1,0 +1,287 @@
+"""For those who keep Flower's own loop: a strategy that trains by a plan.
+
+    strategy = slackwater.flower.CarbonAware(plan="run/plan.json", ledger="run/", aggregator="memory")
+    result = strategy.start(grid, initial_arrays)
+
+Everything that counts is done by the runner of `slackwater.live`, in a thread of its own: it waits for the slots, books
+before anything is sent, checks and aggregates what comes back, and keeps a checkpoint, so that the same script goes on
+after a crash. Flower's loop and the runner take turns: `configure_train` lets the runner go on to the next slot in which
+somebody trains, `aggregate_train` hands it the replies and gets the new model.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+
+from slackwater.flower.records import CONFIG, from_arrays, to_arrays
+from slackwater.flower.transport import GridTransport
+from slackwater.live import LiveResult, LiveSettings, RunStopped, carry_out, prepare
+from slackwater.live.folder import is_live
+from slackwater.live.transport import Arrays, Reply, Site, Work
+from slackwater.planning.plan import Plan
+
+log = logging.getLogger(__name__)
+_MODEL_S = 60.0
+"""How long the runner may take from the last reply to the new model."""
+_END_S = 600.0
+"""How long the runner may take, after the last round, to come to its end or stop."""
+
+
+class CarbonAware(FedAvg):
+    """Flower's FedAvg with a plan: who trains when, what it costs, and how updates are combined, are Slackwater's.
+
+    Evaluation on the clients is as in FedAvg, but off unless asked for, since its energy is not in the plan: evaluate on
+    the server, by `evaluate_fn`.
+    """
+
+    def __init__(
+        self,
+        plan: str | Path | Plan,
+        ledger: str | Path,
+        *,
+        aggregator: str = "memory",
+        wait: bool = True,
+        settings: LiveSettings | None = None,
+        fraction_evaluate: float = 0.0,
+        **fedavg: Any,
+    ) -> None:
+        """`ledger` is the run's folder: a new one, or one to go on with.
+
+        `wait=False` is for simulation: slots follow each other without waiting. `settings` replaces both `aggregator` and
+        `wait`; other keywords are FedAvg's, for evaluation.
+        """
+        super().__init__(fraction_evaluate=fraction_evaluate, **fedavg)
+        self.plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+        self.folder = Path(ledger)
+        if not is_live(self.folder):
+            usual = LiveSettings(aggregator=aggregator, slot_seconds=None if wait else 0.0)
+            prepare(self.folder, self.plan, replace(settings or usual, eval_every=1))  # so every model is shown
+        if fraction_evaluate:
+            log.warning("Evaluation on the clients takes energy that is neither planned nor booked.")
+        self._bridge: _Bridge | None = None
+        self.live_result: LiveResult | None = None
+        """What the run came to, once its last slot is over."""
+
+    @property
+    def num_rounds(self) -> int:
+        """Slots in which somebody trains, as planned: how many rounds Flower's loop needs."""
+        return int(np.count_nonzero(self.plan.matrix.any(axis=0)))
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """As in Flower; unless told all rounds of the plan. Messages end with their slot, whatever the timeout."""
+        slot_s = self.plan.problem.slot_hours * 3600
+        try:
+            result = super().start(
+                grid=grid,
+                initial_arrays=initial_arrays,
+                num_rounds=self.num_rounds if num_rounds is None else num_rounds,
+                timeout=slot_s if timeout is None else timeout,
+                train_config=train_config,
+                evaluate_config=evaluate_config,
+                evaluate_fn=evaluate_fn,
+            )
+        finally:
+            self.close()
+        if self.live_result is not None:
+            result.arrays = to_arrays(self.live_result.arrays)
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Wait for the next slot in which somebody trains; messages to those planned and online. None at the end."""
+        if self._bridge is None:
+            self._bridge = _Bridge(self.folder, self.plan, grid, from_arrays(arrays))
+        messages = self._bridge.next_slot()
+        self.live_result = self._bridge.result
+        for message in messages:
+            ours = message.content.config_records[CONFIG]
+            for key, value in config.items():
+                ours.setdefault(key, value)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Hand the replies to the runner, which charges, checks and aggregates them; the new model, if there is one."""
+        if self._bridge is None:
+            return None, None
+        arrays, losses = self._bridge.replied(list(replies))
+        metrics = MetricRecord({"train-loss": sum(losses) / len(losses), "clients": len(losses)}) if losses else None
+        return None if arrays is None else to_arrays(arrays), metrics
+
+    def summary(self) -> None:
+        """Log what the plan is."""
+        log.info(
+            "By the plan in %s: %d rounds, %.4g kg CO2e.", self.folder, self.num_rounds, self.plan.problem.budget_kg
+        )
+
+    def close(self) -> None:
+        """Let the runner come to its end, or stop it where rounds are left: it can be resumed."""
+        if self._bridge is not None:
+            self._bridge.close()
+            self.live_result = self._bridge.result
+            self._bridge = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Slot:
+    """The runner has work for clients."""
+
+    messages: dict[str, Message | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Model:
+    """The runner has a new model."""
+
+    arrays: Arrays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Over:
+    """The runner has ended."""
+
+    result: LiveResult | None = None
+    error: BaseException | None = None
+
+
+class _Bridge:
+    """The runner in its thread, and its transport; only one of it and Flower's loop goes on at a time."""
+
+    def __init__(self, folder: Path, plan: Plan, grid: Grid, initial: Arrays) -> None:
+        self._transport = GridTransport(grid, names=[str(name) for name in plan.problem.fleet.names])
+        self._from_runner: queue.Queue[_Slot | _Model | _Over] = queue.Queue()
+        self._replies: queue.Queue[list[Message]] = queue.Queue()
+        self._turn, self._stop = threading.Event(), threading.Event()
+        self._sent: dict[str, Message | None] = {}
+        self._over: _Over | None = None
+
+        def go() -> None:
+            try:
+                result = carry_out(folder, self, initial, evaluate=self._new_model, stop=self._stop)
+                self._from_runner.put(_Over(result=result))
+            except BaseException as error:  # told to Flower's loop, which raises it
+                self._from_runner.put(_Over(error=error))
+
+        self._thread = threading.Thread(target=go, name="slackwater-runner", daemon=True)
+        self._thread.start()
+
+    @property
+    def result(self) -> LiveResult | None:
+        """Once the runner has ended."""
+        return None if self._over is None else self._over.result
+
+    # Flower's side.
+
+    def next_slot(self) -> list[Message]:
+        """Let the runner go on to its next work; empty where it has come to its end."""
+        self._sent = {}
+        self._turn.set()
+        while self._over is None:
+            came = self._from_runner.get()
+            if isinstance(came, _Slot):
+                self._sent = came.messages
+                return [message for message in came.messages.values() if message is not None]
+            self._note(came)
+        if self._over.error is not None:
+            raise self._over.error
+        return []
+
+    def replied(self, replies: list[Message]) -> tuple[Arrays | None, list[float]]:
+        """Hand over the replies; the new model, if the runner made one, and the losses that clients told."""
+        if not self._sent:
+            return None, []
+        read = list(self._read(replies))
+        self._replies.put(replies)
+        losses = [reply.loss for reply in read if reply.outcome == "done" and reply.loss is not None]
+        if not any(reply.outcome == "done" for reply in read):
+            return None, []
+        try:
+            came = self._from_runner.get(timeout=_MODEL_S)
+        except queue.Empty:  # nothing that came was fit to use
+            return None, losses
+        self._note(came)
+        if isinstance(came, _Model):
+            return came.arrays, losses
+        return (None if self.result is None else self.result.arrays), losses
+
+    def close(self) -> None:
+        """The end, at the latest after the round under way."""
+        if self._over is None and not self._is_last():
+            self._stop.set()
+        self._turn.set()
+        if self._sent:
+            self._replies.put([])
+        self._thread.join(_END_S)
+        while not self._from_runner.empty():
+            self._note(self._from_runner.get())
+        if self._over is not None and isinstance(self._over.error, RunStopped):
+            log.warning("%s", self._over.error)
+
+    def _is_last(self) -> bool:
+        """Whether the runner ends by itself: it does as soon as no more slots are to come."""
+        self._thread.join(1.0)
+        return not self._thread.is_alive()
+
+    def _note(self, came: _Slot | _Model | _Over) -> None:
+        if isinstance(came, _Over):
+            self._over = came
+
+    # The runner's side: its transport, and its evaluation, by which it shows every new model.
+
+    def online(self) -> Mapping[str, Site]:
+        """As the grid's, once Flower's loop is ready for the next round."""
+        self._turn.wait()
+        if self._stop.is_set():
+            raise RunStopped("Flower's loop has ended before the plan. The same script goes on with the run.")
+        return self._transport.online()
+
+    def train(self, work: Mapping[str, Work], until: datetime) -> Iterator[Reply]:
+        """Let Flower's loop send the messages; the replies are those it got."""
+        self._turn.wait()
+        self._turn.clear()
+        messages = self._transport.messages(work, until)
+        self._from_runner.put(_Slot(messages=messages))
+        yield from self._read(self._replies.get(), messages)
+
+    def _read(self, replies: list[Message], sent: dict[str, Message | None] | None = None) -> Iterator[Reply]:
+        """Every client once: its reply, or that it gave none."""
+        asked = self._sent if sent is None else sent
+        by_message = {message.metadata.message_id: client for client, message in asked.items() if message is not None}
+        waiting = set(asked)
+        for message in replies:
+            client = by_message.get(message.metadata.reply_to_message_id)
+            if client in waiting:
+                waiting.discard(client)
+                yield self._transport.read(str(client), message)
+        for client in sorted(waiting):
+            if asked[client] is None:
+                yield Reply(client=client, outcome="lost", error=f"{client!r} is not online.")
+            else:
+                yield Reply(client=client, outcome="late", error=f"{client!r} had not answered in time.")
+
+    def _new_model(self, arrays: Arrays) -> Mapping[str, float]:
+        self._from_runner.put(_Model(arrays=arrays))
+        return {}

@@ -1,0 +1,1 @@
+"""Federated learning by a schedule that keeps a carbon budget."""

@@ -1,0 +1,31 @@
+"""The client: trains in its slots, on its own data."""
+
+from __future__ import annotations
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from slackwater.flower import measured, register
+
+from . import task
+
+app = ClientApp()
+register(app)  # so that the server can ask who this is
+
+
+@app.train()
+def train(msg: Message, context: Context) -> Message:
+    """One round of local training."""
+    data = task.load_data(int(context.node_config["partition-id"]))
+    model = task.Model()
+    model.load_state_dict(msg.content.array_records["arrays"].to_torch_state_dict())
+    with measured(msg, context) as meter:
+        loss = task.train(
+            model,
+            data,
+            steps=int(context.run_config["local-steps"]),
+            batch_size=int(context.run_config["batch-size"]),
+            lr=float(context.run_config["lr"]),
+            out_of_time=lambda: meter.out_of_time,
+        )
+    return meter.reply(model.state_dict(), num_examples=len(data[0]), loss=loss)

@@ -1,0 +1,75 @@
+"""What is learnt: data, model and local training. Replace it by your own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+CLASSES, FEATURES, SAMPLES = 10, 32, 400
+
+
+class Model(nn.Sequential):
+    """A small network."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(FEATURES, 32), nn.ReLU(), nn.Linear(32, CLASSES))
+
+
+def load_data(partition: int) -> tuple[Tensor, Tensor]:
+    """The data of one client: clusters in some dimensions, and of each client mostly a few of them."""
+    random = np.random.default_rng([1, partition])
+    return _draw(random, random.dirichlet(np.full(CLASSES, 0.5)), SAMPLES)
+
+
+def load_test_data() -> tuple[Tensor, Tensor]:
+    """Data that nobody trains on, with all classes alike."""
+    return _draw(np.random.default_rng(2), np.full(CLASSES, 1 / CLASSES), 2000)
+
+
+def train(
+    model: nn.Module,
+    data: tuple[Tensor, Tensor],
+    *,
+    steps: int,
+    batch_size: int,
+    lr: float,
+    out_of_time: Callable[[], bool],
+) -> float:
+    """Plain SGD, until it is done or the slot is over; the mean loss."""
+    x, y = data
+    parameters = list(model.parameters())
+    losses = []
+    for _ in range(steps):
+        if out_of_time():
+            break
+        batch = torch.randint(len(x), (batch_size,))
+        loss = nn.functional.cross_entropy(model(x[batch]), y[batch])
+        # By hand: torch.optim takes seconds to load, and a client starts a new process for every round.
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                parameter.sub_(gradient, alpha=lr)
+        losses.append(float(loss.detach()))
+    return sum(losses) / max(len(losses), 1)
+
+
+def evaluate(state: Mapping[str, Tensor]) -> dict[str, float]:
+    """Accuracy and loss of a model on the test data."""
+    model = Model()
+    model.load_state_dict(state)
+    x, y = load_test_data()
+    with torch.no_grad():
+        outputs = model(x)
+    return {
+        "accuracy": float((outputs.argmax(dim=1) == y).float().mean()),
+        "loss": float(nn.functional.cross_entropy(outputs, y)),
+    }
+
+
+def _draw(random: np.random.Generator, shares: np.ndarray, samples: int) -> tuple[Tensor, Tensor]:
+    centres = np.random.default_rng(0).normal(size=(CLASSES, FEATURES))
+    labels = random.choice(CLASSES, size=samples, p=shares)
+    points = centres[labels] + random.normal(scale=1.5, size=(samples, FEATURES))
+    return torch.from_numpy(points.astype(np.float32)), torch.from_numpy(labels)

@@ -1,0 +1,143 @@
+"""The sites of a plan behind Flower's grid: the `Transport` of the runner, deployed, simulated or in process."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+import httpx
+from flwr.app import ArrayRecord, Message, MessageType
+from flwr.serverapp import Grid
+
+from slackwater.flower.identity import Identities
+from slackwater.flower.records import to_arrays, to_content, to_reply
+from slackwater.live.transport import Reply, Site, Work
+
+log = logging.getLogger(__name__)
+_POLL_S = (0.2, 3.0)
+"""Between two looks for replies: first and longest. Slots are long, rounds in tests are not."""
+_LEAST_S = 1.0
+
+
+class GridTransport:
+    """Sends work to the nodes of a grid by the names of their clients, and gives each reply as it comes.
+
+    Nothing is sent twice. Error replies carry the SuperLink's node id, so replies are matched by the message they answer.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        names: Sequence[str] = (),
+        ask_registered: bool = True,
+        patience_s: float = 30.0,
+        now: Callable[[], datetime] = lambda: datetime.fromtimestamp(time.time(), UTC),
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`names` are the plan's clients, in its order, for simulations whose nodes have only numbers.
+
+        Nodes with a registered name are asked for their zone and power if `ask_registered`: that takes a process on each.
+        """
+        self._grid, self._now, self._sleep = grid, now, sleep
+        self._identities = Identities(
+            grid, names=names, ask_registered=ask_registered, patience_s=patience_s, sleep=sleep
+        )
+        self._nodes: dict[str, tuple[int, Site]] = {}
+
+    def online(self, *, patiently: bool = False) -> Mapping[str, Site]:
+        """Clients that can be reached now, by name; nodes that are new are asked who they are.
+
+        `patiently` waits for every answer, also of those whose names are registered.
+        """
+        self._nodes = self._identities.look(patiently=patiently)
+        return {name: site for name, (_, site) in self._nodes.items()}
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Name or node id of those that are there and not used -> why, as of the last look."""
+        return self._identities.refused
+
+    def train(self, work: Mapping[str, Work], until: datetime) -> Iterator[Reply]:
+        """Send everyone its work and give each reply as it comes; who has not answered by `until` is late."""
+        # On the monotonic clock from here on: a clock that is stepped changes neither this slot nor who is late.
+        deadline = time.monotonic() + (until - self._now()).total_seconds()
+        waiting: dict[str, str] = {}
+        for client, message in self.messages(work, until).items():
+            message_id = None if message is None else self._push(message)
+            if message_id:
+                waiting[message_id] = client
+            else:
+                why = "is not online" if message is None else "could not be sent its work: the SuperLink refused it"
+                yield Reply(client=client, outcome="lost", error=f"{client!r} {why}.")
+        yield from self._replies(waiting, deadline)
+        for client in waiting.values():
+            yield Reply(client=client, outcome="late", error=f"{client!r} had not answered by the end of its slot.")
+
+    def messages(self, work: Mapping[str, Work], until: datetime) -> dict[str, Message | None]:
+        """A message for each client, in the order of names; None for one without a node."""
+        records: dict[int, ArrayRecord] = {}
+        left_s = max((until - self._now()).total_seconds(), _LEAST_S)
+        found: dict[str, Message | None] = {}
+        for client in sorted(work):
+            task = work[client]
+            if client not in self._nodes:
+                found[client] = None
+                continue
+            if id(task.arrays) not in records:  # one model for all: it goes to the SuperLink once
+                records[id(task.arrays)] = to_arrays(task.arrays)
+            stops_in_s = (task.ends_at - self._now()).total_seconds()
+            found[client] = Message(
+                to_content(task, records[id(task.arrays)], min(left_s, stops_in_s)),
+                dst_node_id=self._nodes[client][0],
+                message_type=MessageType.TRAIN,
+                ttl=left_s,
+                group_id=str(task.slot),
+            )
+        return found
+
+    def read(self, client: str, message: Message) -> Reply:
+        """What a message says of the work of a client that was sent some."""
+        node, site = self._nodes[client]
+        if not message.has_error() and message.metadata.src_node_id != node:
+            return Reply(
+                client=client,
+                outcome="failed",
+                error=f"The reply for {client!r} came from another node ({message.metadata.src_node_id}): it is not used.",
+            )
+        return to_reply(client, message, verified=site.verified)
+
+    def _replies(self, waiting: dict[str, str], deadline: float) -> Iterator[Reply]:
+        """Replies until all are there or it is late; takes those that came out of `waiting`."""
+        pause, longest = _POLL_S
+        while waiting:
+            came = self._pull(list(waiting))
+            for message in came:
+                client = waiting.pop(message.metadata.reply_to_message_id, None)
+                if client is not None:
+                    yield self.read(client, message)
+            left = deadline - time.monotonic()
+            if not waiting or left <= 0:
+                return
+            if came:
+                pause = _POLL_S[0]
+                continue
+            self._sleep(min(pause, left))
+            pause = min(pause * 1.5, longest)
+
+    def _push(self, message: Message) -> str | None:
+        """Its id; None where the SuperLink did not take it. It is not tried again: it may have gone out."""
+        try:
+            return next(iter(self._grid.push_messages([message])), None)
+        except httpx.HTTPError as error:
+            log.warning("The SuperLink did not take a message (%s).", type(error).__name__)
+            return None
+
+    def _pull(self, message_ids: list[str]) -> list[Message]:
+        try:
+            return list(self._grid.pull_messages(message_ids))
+        except httpx.HTTPError as error:  # what Flower does not try again itself, as while a SuperLink starts
+            log.warning("The SuperLink did not give the replies (%s); trying again.", type(error).__name__)
+            return []

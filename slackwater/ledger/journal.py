@@ -1,0 +1,129 @@
+"""What a live run notes beside its ledger: who was asked and what came of it, every re-planning, and its own state."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from slackwater.errors import SlackwaterError
+from slackwater.ledger.ledger import Method, transaction
+from slackwater.units import utc
+
+Outcome = Literal["running", "done", "failed", "late", "lost", "rejected", "offline", "refused"]
+"""`failed`: the client said so. `late`: no answer in time. `lost`: the node, or the server, was gone. `rejected`: its
+update was unusable. `offline`: it could not be reached when the slot began. `refused`: the budget had no room."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One client that was to train in a slot."""
+
+    slot: int
+    client: str
+    attempt: int = 0
+    sent_at: datetime | None = None
+    """None where nothing was sent, and so nothing charged."""
+    ended_at: datetime | None = None
+    outcome: Outcome = "running"
+    seconds: float | None = None
+    """Of local training."""
+    energy_kwh: float | None = None
+    """Charged."""
+    method: Method | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replan:
+    """One re-planning of what is left."""
+
+    slot: int
+    reason: str
+    changes: Mapping[str, tuple[int, int]]
+    """Client -> slots left before the window, then and now; only those that changed."""
+    reserve_kg: float
+    planned_kg: float
+    at: datetime | None = None
+    """Wall clock; None is when it is noted."""
+
+
+_ATTEMPT = [field.name for field in fields(Attempt)]
+
+
+class Journal:
+    """The tables `attempts`, `replans` and `state` of a run's file; a file without them has nothing in them."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
+        self._db, self._path = connection, path
+
+    def note(self, *attempts: Attempt) -> None:
+        """Note attempts; one that is there is replaced."""
+        rows = [
+            [v.isoformat() if isinstance(v := getattr(one, name), datetime) else v for name in _ATTEMPT]
+            for one in attempts
+        ]
+        marks = ", ".join("?" * len(_ATTEMPT))
+        with transaction(self._db, self._path):
+            self._db.executemany(f"INSERT OR REPLACE INTO attempts ({', '.join(_ATTEMPT)}) VALUES ({marks})", rows)
+
+    def attempts(self, *, slot: int | None = None, outcome: Outcome | None = None) -> list[Attempt]:
+        """In the order of slots and clients, of one slot or outcome if asked."""
+        query = (
+            "SELECT * FROM attempts WHERE (?1 IS NULL OR slot = ?1) AND (?2 IS NULL OR outcome = ?2) ORDER BY 1, 2, 3"
+        )
+        return [
+            Attempt(**dict(row) | {name: row[name] and utc(row[name], name) for name in ("sent_at", "ended_at")})
+            for row in self._rows(query, (slot, outcome))
+        ]
+
+    def note_replan(self, replan: Replan) -> None:
+        """Note a re-planning."""
+        at = (replan.at or datetime.now(UTC)).isoformat(timespec="milliseconds")
+        row = (replan.slot, at, replan.reason, json.dumps(replan.changes), replan.reserve_kg, replan.planned_kg)
+        with transaction(self._db, self._path):
+            self._db.execute(
+                "INSERT INTO replans (slot, at, reason, changes, reserve_kg, planned_kg) VALUES (?, ?, ?, ?, ?, ?)", row
+            )
+
+    def replans(self) -> list[Replan]:
+        """All re-plannings, in order."""
+        return [
+            Replan(
+                slot=row["slot"],
+                at=utc(row["at"]),
+                reason=row["reason"],
+                changes={name: (then, now) for name, (then, now) in json.loads(row["changes"]).items()},
+                reserve_kg=row["reserve_kg"],
+                planned_kg=row["planned_kg"],
+            )
+            for row in self._rows("SELECT * FROM replans ORDER BY id", ())
+        ]
+
+    def put(self, **values: Any) -> None:
+        """Keep JSON values by name."""
+        rows = [(name, json.dumps(value, allow_nan=False)) for name, value in values.items()]
+        with transaction(self._db, self._path):
+            self._db.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", rows)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a name; `default` where there is none."""
+        for row in self._rows("SELECT value FROM state WHERE name = ?", (name,)):
+            try:
+                return json.loads(row["value"])
+            except ValueError:
+                raise SlackwaterError(
+                    f"{self._path} is damaged: what it keeps as {name!r} is no JSON. Take it from a backup."
+                ) from None
+        return default
+
+    def _rows(self, query: str, values: tuple[object, ...]) -> Iterator[sqlite3.Row]:
+        try:
+            yield from self._db.execute(query, values)
+        except sqlite3.OperationalError as error:
+            if "no such table" not in str(error):  # a file of version 1: a training
+                raise

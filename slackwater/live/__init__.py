@@ -1,0 +1,49 @@
+"""A schedule carried out for real: waits for each slot, re-plans, charges, checkpoints. Knows nothing of Flower.
+
+`prepare` puts everything a run needs into its folder, `carry_out` does the run, from its beginning or from where it
+stopped. Nothing here loads PyTorch before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from slackwater.errors import MissingExtraError
+from slackwater.live.clock import Clock
+from slackwater.live.folder import LiveResult, RunStopped, prepare
+from slackwater.live.settings import LiveSettings
+from slackwater.live.status import LiveStatus, read_status
+from slackwater.live.transport import Arrays, Reply, Site, Transport, Work
+
+if TYPE_CHECKING:
+    from slackwater.live.carrying import carry_out, settle
+
+__all__ = [
+    "Arrays",
+    "Clock",
+    "LiveResult",
+    "LiveSettings",
+    "LiveStatus",
+    "Reply",
+    "RunStopped",
+    "Site",
+    "Transport",
+    "Work",
+    "carry_out",
+    "prepare",
+    "read_status",
+    "settle",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("carry_out", "settle"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from slackwater.live import carrying
+
+        return getattr(carrying, name)
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            raise MissingExtraError("PyTorch", "torch") from None
+        raise

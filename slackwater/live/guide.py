@@ -1,0 +1,155 @@
+"""Who trains in a slot: the protocol, and the guide that follows a fixed plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slackwater.ledger.journal import Replan
+from slackwater.ledger.ledger import Charge, Ledger
+from slackwater.ledger.modelled import ModelledCharges
+from slackwater.planning.plan import Plan
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Decision:
+    """What a slot is to be."""
+
+    slot: int
+    trains: Mask
+    """[client]."""
+    missing: Mask
+    """[client], who would train if it could be reached."""
+    in_window: bool
+    charges: tuple[Charge, ...]
+    """What the slot is booked at before it starts: at an upper bound, where the actual is not known."""
+    protected_kg: float
+    """Kept for the window, where it is still to come."""
+    left: NDArray[np.int64]
+    """[client], slots before the window that are planned for it, this one included."""
+    before: int
+    """Slots before the window, as planned now."""
+    replan: Replan | None = None
+    messages: tuple[str, ...] = ()
+
+
+class Guide(Protocol):
+    """Decides slot after slot; `state` is all it remembers."""
+
+    @property
+    def slot(self) -> int:
+        """The next slot to decide."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing more to decide."""
+        ...
+
+    def settle(self, ledger: Ledger) -> int:
+        """Book the actuals that are known when the next slot begins; how many lines."""
+        ...
+
+    def decide(self, present: Mask, away: Mask, ledger: Ledger) -> Decision:
+        """The next slot, with who can be reached [client]; who is `away` is not planned with."""
+        ...
+
+    def realise(self, *, drew: Mask, used: Mask, missed: Mask, ledger: Ledger) -> None:
+        """What became of the slot last decided: who drew energy, whose work is used and who was missing, [client]."""
+        ...
+
+    def coming(self) -> NDArray[np.bool_]:
+        """[client, slot], what is planned from the next slot on, its window included."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up a state."""
+        ...
+
+
+class FixedPlan:
+    """The plan as it is. Its intensity counts as the actual one, so nothing is left to settle.
+
+    What is lost is not replaced, but the weights make up for it.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self._matrix = plan, plan.matrix
+        self._lines = ModelledCharges(plan)
+        self._names = [str(name) for name in plan.problem.fleet.names]
+        self._slot = 0
+        self._stop = plan.problem.rounds + plan.end
+        per_slot = np.where(self._matrix, plan.problem.costs.dense(), 0.0).sum(axis=0) + plan.problem.costs.idle_kg()
+        if plan.problem.costs.server_kg is not None:
+            per_slot = per_slot + np.where(self._matrix.any(axis=0), plan.problem.costs.server_kg, 0.0)
+        self._kg = per_slot
+        self._idle_kg = plan.problem.costs.idle_kg()
+
+    @property
+    def slot(self) -> int:
+        """The next slot to decide."""
+        return self._slot
+
+    @property
+    def finished(self) -> bool:
+        """After the plan's last slot."""
+        return self._slot >= self._stop
+
+    def settle(self, ledger: Ledger) -> int:
+        """Nothing."""
+        return 0
+
+    def decide(self, present: Mask, away: Mask, ledger: Ledger) -> Decision:
+        """Who is planned and there."""
+        slot, before = self._slot, self.plan.before
+        planned = self._matrix[:, slot]
+        trains = planned & present
+        who = {self._names[client] for client in np.flatnonzero(trains)}
+        lines = [
+            line
+            for line in self._lines.of(slot, slot)
+            if line.cause == "idle" or line.client in who or (line.cause == "server" and who)
+        ]
+        self._slot += 1
+        return Decision(
+            slot=slot,
+            trains=trains,
+            missing=planned & ~present,
+            in_window=slot >= before,
+            charges=tuple(lines),
+            protected_kg=self._protected_kg(slot),
+            left=self._matrix[:, slot : max(before, slot)].sum(axis=1),
+            before=before,
+        )
+
+    def realise(self, *, drew: Mask, used: Mask, missed: Mask, ledger: Ledger) -> None:
+        """The plan stays."""
+
+    def coming(self) -> NDArray[np.bool_]:
+        """What is left of the plan."""
+        coming = self._matrix.copy()
+        coming[:, : self._slot] = False
+        return coming
+
+    def state(self) -> dict[str, Any]:
+        """Where it stands."""
+        return {"slot": self._slot}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take it up."""
+        self._slot = int(state["slot"])
+
+    def _protected_kg(self, slot: int) -> float:
+        """The window with the idle draw until then; within it what is left of it."""
+        before = max(self.plan.before, slot + 1)
+        return float(self._kg[before : self._stop].sum() + self._idle_kg[slot + 1 : before].sum())
