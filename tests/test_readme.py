@@ -28,6 +28,7 @@ def test_python_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (tmp_path / "plan.json").exists()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flower's, of its own command line
 def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(COMMANDS) >= 5
     monkeypatch.chdir(tmp_path)
