@@ -33,9 +33,7 @@ class Uncertainty:
     sentences: tuple[str, ...]
 
 
-def uncertainty(
-    account: Account, cells: Sequence[Cell], unsettled_kg: float, settings: ReportSettings
-) -> Uncertainty:
+def uncertainty(account: Account, cells: Sequence[Cell], unsettled_kg: float, settings: ReportSettings) -> Uncertainty:
     """What can be said about how sure the total is."""
     charged = [cell for cell in cells if cell.kind == "charge"]
     given = [value for value in (settings.intensity_uncertainty, settings.energy_uncertainty) if value is not None]

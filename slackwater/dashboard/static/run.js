@@ -58,10 +58,13 @@ export class RunView {
     this.rounds = this.rounds.slice(0, state.since).concat(state.rounds);
     this.state = state;
     $("live").textContent = state.status === "running" ? (state.quiet ? "Nothing was written for a while." : "Live.") : "";
-    const share = state.rounds_planned ? state.rounds_done / state.rounds_planned : 0;
+    // A run that is planned anew has as many rounds as come of it; how far it is, its slots say.
+    const anew = state.replans.length > 0;
+    const share = state.status === "done" ? 1 : anew ? (state.last_slot + 1) / this.fixed.slots : state.rounds_planned ? state.rounds_done / state.rounds_planned : 0;
+    this.counted = anew ? `${state.rounds_done}` : `${state.rounds_done} of ${state.rounds_planned}`;
     $("run-progress").value = share;
     const last = this.rounds.filter((r) => r.accuracy != null).at(-1);
-    $("run-status").textContent = `${state.sentence} Round ${state.rounds_done} of ${state.rounds_planned}, ${kilograms(state.spent_kg)} of ${kilograms(state.budget_kg)} kg spent${last ? `, accuracy ${percent(last.accuracy)}` : ""}.${state.quiet ? " It says it is running, but nothing was written for two minutes: it may have been killed (slackwater resume)." : ""}${state.shortened ? " Only the first rounds are shown." : ""}${this.fixed.synthetic ? " Synthetic intensity." : ""}`;
+    $("run-status").textContent = `${state.sentence} Round ${this.counted}, ${kilograms(state.spent_kg)} of ${kilograms(state.budget_kg)} kg spent${last ? `, accuracy ${percent(last.accuracy)}` : ""}.${state.quiet ? " It says it is running, but nothing was written for two minutes: it may have been killed (slackwater resume)." : ""}${state.shortened ? " Only the first rounds are shown." : ""}${this.fixed.synthetic ? " Synthetic intensity." : ""}`;
     this.draw();
   }
 
@@ -82,6 +85,8 @@ export class RunView {
     const done = this.state.last_slot, from = done >= 0 ? planned[done] : 0, here = real.at(-1)[1];
     const series = [{ name: "planned", points: plan, kind: "quiet", under: true }, { name: "realised", points: real, kind: "c1" }];
     if (this.state.status !== "done") series.push({ name: "forecast: the rest as planned", points: [real.at(-1), ...busy.filter((slot) => slot > done).map((slot) => [slot + 1, here - (planned[slot] - from)])], kind: "c1", dashed: true });
+    const reserve = this.state.status !== "done" ? this.state.replans[0]?.reserve_kg : null;
+    if (reserve) series.push({ name: "kept in reserve", points: [[done + 1, reserve], [slots, reserve]], kind: "c0", dashed: true });
     lineChart($("burn"), { series, x: "slot", y: "kg left", zero: true, xFormat: (v) => (Number.isInteger(v) && v <= slots ? String(v) : "") });
     const off = this.state.off_plan_kg;
     $("burn-note").textContent = `Expected at the end: ${kilograms(expected_kg)} kg${budget ? ` of ${kilograms(budget)}` : ""}. ${Math.abs(off) < 1e-9 * (budget ?? 1) ? "So far as planned." : `So far ${kilograms(Math.abs(off))} kg ${off > 0 ? "more" : "less"} than planned.`}`;
@@ -90,7 +95,7 @@ export class RunView {
   panels() {
     const { state } = this, names = (one) => one.clients.slice(0, MOST_NAMES).map((c) => printable(this.fixed.clients[c])).join(", ") + (one.count > MOST_NAMES ? ` and ${one.count - MOST_NAMES} more` : "");
     const line = (one) => (one ? `slot ${one.slot} (${slotTime(this.problem, one.slot)}${one.in_window ? ", fine-tuning" : ""}): ${names(one)}` : "nobody");
-    fill($("upcoming"), [["Now", state.status === "running" ? line(state.now) : "not running"], ["Next", line(state.next)], ["Rounds", `${state.rounds_done} of ${state.rounds_planned}`], ["Seconds a round", this.rounds.length ? (this.rounds.reduce((a, r) => a + r.seconds, 0) / this.rounds.length).toFixed(2) : "–"]]);
+    fill($("upcoming"), [["Now", state.status === "running" ? line(state.now) : "not running"], ["Next", line(state.next)], ["Rounds", this.counted], ["Seconds a round", this.rounds.length ? (this.rounds.reduce((a, r) => a + r.seconds, 0) / this.rounds.length).toFixed(2) : "–"]]);
     const item = (event) => el("li", { class: event.level }, el("time", {}, `${event.at.slice(0, 19).replace("T", " ")}${event.slot == null ? "" : `, slot ${event.slot}`}`), printable(event.message));
     const list = (box, items, none) => box.replaceChildren(...(items.length ? items : [el("li", {}, none)]));
     const replanned = (one) => item({ level: "info", at: one.at ?? "", slot: one.slot, message: `Planned anew: ${one.reason}. ${changes(one.changes)} Planned ${kilograms(one.planned_kg)} kg in all, ${kilograms(one.reserve_kg)} kg in reserve.` });
