@@ -69,3 +69,15 @@ def test_planner_says_what_was_measured_and_on_what(planner: Run) -> None:
 def test_planner_finds_nothing_wrong(planner: Run) -> None:
     assert planner.result["violations"] == []
     assert planner.code == 0
+
+
+def test_the_live_benchmark_runs(tmp_path: Path) -> None:
+    out = tmp_path / "live.json"
+    small = ["--parts", "race,many", "--repeats", "1", "--rounds", "2", "--clients", "9", "--out", str(out)]
+    done = subprocess.run(
+        [sys.executable, "benchmarks/live.py", *small], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(out.read_text())
+    assert result["race"]["runs"]["in-process"]
+    assert "9 clients in process" in out.with_suffix(".md").read_text()

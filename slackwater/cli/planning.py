@@ -43,6 +43,11 @@ scenario_argument = click.argument("scenario", type=click.Path(path_type=Path))
 @click.command()
 @scenario_argument
 @click.option("--end", type=int, metavar="S", help="Fix the end time s instead of optimising it.")
+@click.option(
+    "--auto",
+    is_flag=True,
+    help="Choose s, the window, alpha and the aggregator by how well the schedule would train; no training run.",
+)
 @click.option("--solver", type=click.Choice(get_args(Solver)), default="exact", show_default=True, help="How to solve.")
 @click.option(
     "--time-limit",
@@ -67,6 +72,7 @@ scenario_argument = click.argument("scenario", type=click.Path(path_type=Path))
 def plan(
     scenario: Path,
     end: int | None,
+    auto: bool,
     solver: Solver,
     time_limit: float,
     out: str | None,
@@ -76,7 +82,8 @@ def plan(
     as_json: bool,
 ) -> None:
     """Find the best schedule of a SCENARIO, with a proof of how good it is."""
-    found = make_plan(read_problem(scenario, data, fill_hours), end=end, solver=solver, time_limit_s=time_limit)
+    problem = read_problem(scenario, data, fill_hours)
+    found = make_plan(problem, end=end, solver=solver, time_limit_s=time_limit, auto=auto)
     if out is not None:
         found.save(Path(out) / "plan.json")
         say(f"saved {Path(out) / 'plan.json'}")
@@ -89,6 +96,8 @@ def plan(
     screen = console()
     screen.print(terminal.plan_heatmap(found, screen.width))
     screen.print(terminal.plan_summary(found))
+    if found.recommended is not None:
+        screen.print(terminal.recommendation(found.recommended))
 
 
 @click.command()

@@ -5,8 +5,8 @@ slackwater.flower.register(app)
 
 @app.train()
 def train(msg, context):
-    model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     with slackwater.flower.measured(msg, context) as meter:
+        model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
         loss = fit(model, data, stop=lambda: meter.out_of_time)
     return meter.reply(model.state_dict(), num_examples=len(data), loss=loss)
 """

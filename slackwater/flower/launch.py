@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import platform
 import shutil
 import sqlite3
 import subprocess
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 from slackwater.errors import MissingExtraError, SlackwaterError
 from slackwater.flower.app import App
 from slackwater.flower.connection import Connection, check_secure, read_connection
-from slackwater.ledger.run import FILE, Run, is_written
+from slackwater.ledger.run import FILE, Run
 from slackwater.ledger.schema import LOCK
 from slackwater.live.folder import PLAN, RunStopped
 from slackwater.planning.plan import Plan
@@ -143,15 +144,17 @@ class _Watch:
 
     def _one_run(self) -> FlowerRun:
         """Start a Flower run and watch it to its end."""
+        former = _holder(self._folder)
         run_id = self._start()
         log.info("Flower run %s started.", run_id)
         began, missing, looked = False, 0, 0.0
         try:
             while not self._done():
                 self._rest(self._poll_s)
-                # Once it has the lock, looking at it by trying cannot make it fail; a dead process may still be listed.
-                held = _is_locked(self._folder) if began else is_written(self._folder) is not False
-                began, missing = began or held, missing + 1 if began and not held else 0
+                # Who takes the lock writes its name. Only then is the lock tried: before, that could make it fail.
+                began = began or _holder(self._folder) != former
+                held = began and _is_locked(self._folder)
+                missing = missing + 1 if began and not held else 0
                 if missing >= _MISSING and not self._done():
                     # Flower would notice after a minute or more without its heartbeat.
                     self._flower("stop", run_id, self._connection.name, "--format", "json")
@@ -227,11 +230,21 @@ class _Watch:
         return _read(self._folder, lambda run: sum(1 for _ in run.ledger.charges()), 0)
 
 
+def _holder(folder: Path) -> str:
+    """Which process last took the run's lock."""
+    try:
+        return (folder / LOCK).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def _is_locked(folder: Path) -> bool:
     """Whether a process has the run open to write; True where that cannot be known."""
     try:
         import fcntl
     except ImportError:  # Windows
+        return True
+    if _holder(folder).split()[1:] not in ([], [platform.node()]):  # a shared disk, which may not share its locks
         return True
     try:
         with (folder / LOCK).open("rb") as handle:

@@ -20,6 +20,8 @@ from torch import Tensor
 from slackwater.errors import ScenarioError
 
 State = dict[str, Tensor]
+STRIDE_GAMMA, STRIDE_MOST = 0.95, 3.0
+"""Discount a round, and the most by which a step is made longer: docs/auto.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -187,14 +189,51 @@ class Memory(Mifa):
     def __init__(self, gamma: float = 0.9) -> None:
         super().__init__()
         if not 0 < gamma <= 1:
+            name = type(self).__name__.lower()
             raise ScenarioError(
-                f"The memory aggregator's discount must be above 0 and at most 1, not {gamma}. Write 'memory:0.9'."
+                f"The {name} aggregator's discount must be above 0 and at most 1, not {gamma}. Write '{name}:0.9'."
             )
         self.gamma = gamma
 
     def worth(self, client: int, who: Participation) -> float:
         """gamma^age."""
         return float(self.gamma ** (who.number - self.seen[client]))
+
+
+class Stride(Memory):
+    """The discounted memory with bounded stale updates and full-length steps: our own, recommended by `plan --auto`.
+
+    Two things beside `Memory`. A stored update counts with at most the mean length of the slot's fresh ones: updates get
+    shorter as the model gets better, and an old long one would outweigh them. And the mean of updates that point apart is
+    shorter than they are, so that a round of seven clients would move the model less than a round of one: its direction
+    is kept and its length made good, by the factor sum w |Delta| / |sum w Delta|, at most `most`, since where updates
+    cancel their mean has no direction worth a long step. FedExP (Jhunjhunwala et al., ICLR 2023) lengthens steps of
+    fresh updates by another factor, sum w |Delta|^2 / (2 |sum w Delta|^2).
+    """
+
+    def __init__(self, gamma: float = STRIDE_GAMMA, most: float = STRIDE_MOST) -> None:
+        super().__init__(gamma)
+        self.most = most
+        self.length: dict[int, float] = {}
+        """Client -> length of its latest update."""
+
+    def aggregate(self, updates: Mapping[int, Tensor], who: Participation) -> Aggregate:
+        """The discounted mean of the bounded updates, made as long as they are on average."""
+        self.remember(updates, who)
+        self.length.update({client: float(update.norm()) for client, update in updates.items()})
+        usual = sum(self.length[client] for client in updates) / len(updates)
+        worth = {client: self.worth(client, who) for client in sorted(self.latest)}
+        total = sum(worth.values())
+        weights = {c: worth[c] / total * min(1.0, usual / self.length[c] if self.length[c] else 1.0) for c in worth}
+        mean = _sum((weight, self.latest[client]) for client, weight in weights.items())
+        length, shorter = sum(weight * self.length[c] for c, weight in weights.items()), float(mean.norm())
+        factor = min(self.most, length / shorter) if shorter > 0 else 1.0
+        return Aggregate(update=mean.mul_(factor), weights={c: weight * factor for c, weight in weights.items()})
+
+    def restore(self, state: State) -> None:
+        """Take up the updates; their lengths follow from them."""
+        super().restore(state)
+        self.length = {client: float(update.norm()) for client, update in self.latest.items()}
 
 
 class FedVarp(_Remembering):

@@ -16,6 +16,7 @@ from slackwater.learning.aggregators import (
     Memory,
     Mifa,
     Normalised,
+    Stride,
     UFedAvg,
 )
 
@@ -32,8 +33,9 @@ _FACTORIES: dict[str, Factory] = {
     "fedvarp": FedVarp,
     "fedstale": FedStale,
     "memory": Memory,
+    "stride": Stride,
 }
-_TAKE_A_NUMBER = {"clipped": "the largest weight", "fedstale": "beta", "memory": "gamma"}
+_TAKE_A_NUMBER = {"clipped": "the largest weight", "fedstale": "beta", "memory": "gamma", "stride": "gamma"}
 
 
 def register_aggregator(name: str, factory: Factory) -> None:

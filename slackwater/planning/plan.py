@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -18,6 +19,20 @@ from slackwater.planning.problem import Problem
 
 OPTIMAL_GAP = 1e-9
 """Relative gap up to which a schedule is called optimal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """What to train a plan with, and why: the choices of `plan(.., auto=True)`."""
+
+    aggregator: str
+    """As `train` takes it, with its number."""
+    settings: Mapping[str, Any]
+    """What was chosen for the plan itself: `end`, `fine_tune`, `alpha`."""
+    error: float
+    """What the schedule is predicted to leave undone; compare it only among plans for the same clients."""
+    why: tuple[str, ...]
+    """Sentences, the most important first."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,6 +54,8 @@ class Plan:
     solver: str
     level: float | None = None
     """For alpha = "max-min": the least utility of any client, kg, which comes first."""
+    recommended: Recommendation | None = None
+    """What to train it with; None unless the plan was made with `auto=True`."""
 
     @property
     def matrix(self) -> NDArray[np.bool_]:

@@ -19,11 +19,19 @@ _ROUNDING = 1e-14
 """Relative rounding of the sum of f over clients."""
 
 
-def plan(problem: Problem, *, end: int | None = None, solver: Solver = "exact", time_limit_s: float = 60.0) -> Plan:
+def plan(
+    problem: Problem,
+    *,
+    end: int | None = None,
+    solver: Solver = "exact",
+    time_limit_s: float = 60.0,
+    auto: bool = False,
+) -> Plan:
     """The best schedule of a problem, jointly over the matrix and s, or for a fixed s (`end`).
 
     `exact` proves the optimum (a problem that ties clients together goes to the MILP). `greedy` buys the best gain per kg first and says
-    how far from the optimum it may be. `milp` is HiGHS on the same problem. `time_limit_s` is for the MILP.
+    how far from the optimum it may be. `milp` is HiGHS on the same problem. `time_limit_s` is for the MILP. With `auto`, s, the problem's
+    `fine_tune` and its `alpha` are chosen by how well the schedule would train, as is the aggregator: see `Plan.recommended`.
     """
     if solver not in get_args(Solver):
         raise ScenarioError(f"solver must be one of {', '.join(get_args(Solver))}, not {solver!r}.")
@@ -32,6 +40,10 @@ def plan(problem: Problem, *, end: int | None = None, solver: Solver = "exact", 
         raise ScenarioError(f"The end time s must be a whole number from 0 to the slack of {slack}, not {end!r}.")
     if isinstance(time_limit_s, bool) or not isinstance(time_limit_s, (int, float)) or not time_limit_s >= 0:
         raise ScenarioError(f"time_limit_s must be a number of seconds, not {time_limit_s!r}.")
+    if auto:
+        from slackwater.planning.auto import auto_plan
+
+        return auto_plan(problem, end=end, solver=solver, time_limit_s=time_limit_s)
     began = time.perf_counter()
     ends = range(slack + 1) if end is None else [int(end)]
     if solver == "milp" or (problem.coupled and solver == "exact"):

@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 import zlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from slackwater._version import __version__
 from slackwater.carbon.traces import Provenance, Traces
 from slackwater.errors import SlackwaterError
 from slackwater.planning.fleet import NO_LIMIT, Fleet
-from slackwater.planning.plan import Plan
+from slackwater.planning.plan import Plan, Recommendation
 from slackwater.planning.problem import Problem, Server
 from slackwater.units import iso, utc
 
@@ -84,6 +85,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
             "zones": list(traces.zones),
             "values": _array(traces.window(problem.first_slot, problem.horizon).intensity),
         },
+        **({} if plan.recommended is None else {"recommended": asdict(plan.recommended)}),
     }
 
 
@@ -226,7 +228,12 @@ def _plan(data: dict[str, Any]) -> Plan:
         seconds=data["seconds"],
         solver=data["solver"],
         level=data["level"],
+        recommended=_recommendation(data.get("recommended")),  # plans made before there was one have none
     )
+
+
+def _recommendation(data: Any) -> Recommendation | None:
+    return None if data is None else Recommendation(**{**data, "why": tuple(data["why"])})
 
 
 def _rows(matrix: list[list[int]], horizon: int) -> NDArray[np.bool_]:

@@ -16,14 +16,14 @@ from rich.text import Text
 from slackwater.carbon.load import ZoneInfo
 from slackwater.carbon.traces import FACTORS, Provenance, Traces
 from slackwater.planning.compare import WhatIf
-from slackwater.planning.plan import Plan
+from slackwater.planning.plan import Plan, Recommendation
 from slackwater.planning.savings import SavingsStudy
 from slackwater.report.heatmap import plan_heatmap
 from slackwater.report.style import SYNTHETIC, kilograms, percent, printable, shortened
 from slackwater.report.view import has_times
 from slackwater.units import G_PER_KG, iso
 
-__all__ = ["compare_table", "plan_heatmap", "plan_summary", "savings_table", "zones_table"]
+__all__ = ["compare_table", "plan_heatmap", "plan_summary", "recommendation", "savings_table", "zones_table"]
 
 MOST_ROWS = 20
 _NAMED = 3
@@ -51,6 +51,12 @@ def plan_summary(plan: Plan) -> RenderableType:
         parts.append(Text(f"... and {len(plan.problem.fleet) - MOST_ROWS:,} more clients. By zone:"))
         parts.append(_by_zone_table(plan))
     return Group(*parts, _COLUMNS)
+
+
+def recommendation(recommended: Recommendation) -> RenderableType:
+    """What to train the plan with, and why."""
+    chosen = ", ".join(f"{key} {value}" for key, value in recommended.settings.items())
+    return Group("", _bold(f"Recommended: aggregator {recommended.aggregator} ({chosen})"), *map(Text, recommended.why))
 
 
 def savings_table(study: SavingsStudy) -> RenderableType:

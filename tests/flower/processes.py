@@ -28,6 +28,8 @@ BIN = Path(sys.executable).parent
 LINK = "test-link"
 HOST = "127.0.0.1"
 _RESTART_S = 5.0
+_COMMAND_S = 0.8
+"""What `flwr --version` takes on two quiet cores."""
 
 
 def free_port() -> int:
@@ -45,19 +47,27 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 60.0, every
         time.sleep(every)
 
 
+def slot_seconds(quiet_s: float) -> float:
+    """A slot that takes `quiet_s` on a quiet machine, longer on a busy one: as much as a command of Flower's takes longer."""
+    began = time.monotonic()
+    subprocess.run([str(BIN / "flwr"), "--version"], capture_output=True, check=True)
+    return quiet_s * min(max((time.monotonic() - began) / _COMMAND_S, 1.0), 3.0)
+
+
 @dataclass
 class Proxy:
-    """Between a SuperNode and the SuperLink: passes bytes on until it is cut."""
+    """Between a SuperNode and the SuperLink: passes bytes on; while it is cut, connections are refused.
+
+    Refused, not taken and closed: a SuperNode takes a broken TLS handshake for a wrong certificate and gives up for good.
+    """
 
     target: int
     port: int = field(default_factory=free_port)
-    is_cut: bool = False
     _pairs: list[socket.socket] = field(default_factory=list)
     _listener: socket.socket | None = None
 
     def start(self) -> None:
-        listener = socket.create_server((HOST, self.port))
-        self._listener = listener
+        listener = self._listener = socket.create_server((HOST, self.port))
 
         def accept() -> None:
             while True:
@@ -65,9 +75,6 @@ class Proxy:
                     near, _ = listener.accept()
                 except OSError:
                     return
-                if self.is_cut:
-                    near.close()
-                    continue
                 try:
                     far = socket.create_connection((HOST, self.target), timeout=5)
                 except OSError:
@@ -81,22 +88,12 @@ class Proxy:
         threading.Thread(target=accept, daemon=True).start()
 
     def cut(self) -> None:
-        self.is_cut = True
-        for one in self._pairs:
+        listener, self._listener = self._listener, None
+        for one in (*([listener] if listener else []), *self._pairs):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
         self._pairs.clear()
-
-    def restore(self) -> None:
-        self.is_cut = False
-
-    def close(self) -> None:
-        if self._listener is not None:
-            with contextlib.suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-        self.cut()
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:
@@ -127,6 +124,7 @@ class Deployment:
         self.ids: dict[str, str] = {}
         """Name -> node id, of those that are registered."""
         self._kept: set[str] = set()
+        self._said: dict[str, int] = {}
         self._closed = threading.Event()
         self._starting = threading.RLock()
 
@@ -140,8 +138,6 @@ class Deployment:
         lines += [f'root-certificates = "{self.folder / "ca.crt"}"'] if self.secure else ["insecure = true"]
         (self.home / "config.toml").write_text("\n".join(lines) + "\n")
         try:
-            for proxy in self.proxies.values():
-                proxy.start()
             self.start_superlink()
             self.start_superexec()
             for name in self.sites:
@@ -163,7 +159,7 @@ class Deployment:
         for process in self._started:
             kill_tree(process)
         for proxy in self.proxies.values():
-            proxy.close()
+            proxy.cut()
         for log in self._logs:
             log.close()
 
@@ -190,6 +186,8 @@ class Deployment:
             command.append("--insecure")
         self.superlink = self._start("superlink", command, self.home)
         until(self._listens, "the SuperLink listens")
+        for proxy in self.proxies.values():
+            proxy.start()
 
     def start_superexec(self) -> None:
         command = ["flower-superexec", "--runtime-api-address", f"{HOST}:{self.port}", *self._trust()]
@@ -211,6 +209,7 @@ class Deployment:
             command += ["--auth-supernode-private-key", str(key)]
         with self._starting:
             if not self._closed.is_set():
+                self._said[name] = self._log(name).stat().st_size if self._log(name).exists() else 0
                 self.nodes[name] = self._start(name, command, self.folder / f"flwr-{name}")
                 self._kept.add(name)
 
@@ -230,14 +229,18 @@ class Deployment:
         self.start_node(name)
 
     def _keep(self) -> None:
-        """As a service manager does: a SuperNode that ended is started again.
+        """As a service manager with a watchdog does: a SuperNode that ended, or gave up, is started again.
 
-        One that was killed is refused as long as the SuperLink takes its former self for alive, up to a minute.
+        One that was killed is refused as long as the SuperLink takes its former self for alive, up to a minute. One whose
+        TLS handshake was broken off gives up for good, while its process lives on.
         """
         while not self._closed.wait(_RESTART_S):
             with self._starting:
                 for name in sorted(self._kept):
-                    if self.nodes[name].poll() is not None:
+                    gave_up = b"handshake error" in self._log(name).read_bytes()[self._said[name] :]
+                    if gave_up:
+                        kill_tree(self.nodes[name])
+                    if gave_up or self.nodes[name].poll() is not None:
                         self.start_node(name)
 
     def kill_node(self, name: str) -> None:
@@ -263,6 +266,8 @@ class Deployment:
 
     def kill_superlink(self) -> None:
         assert self.superlink is not None
+        for proxy in self.proxies.values():
+            proxy.cut()
         self.superlink.kill()
         self.superlink.wait()
 
@@ -321,7 +326,7 @@ class Deployment:
         return ["--root-certificates", str(self.folder / "ca.crt")] if self.secure else ["--insecure"]
 
     def _start(self, name: str, command: list[str], home: Path) -> subprocess.Popen[bytes]:
-        log = (self.folder / f"{name}.log").open("ab")
+        log = self._log(name).open("ab")
         self._logs.append(log)
         process = subprocess.Popen(
             [str(BIN / command[0]), *command[1:]],
@@ -333,6 +338,9 @@ class Deployment:
         )
         self._started.append(process)
         return process
+
+    def _log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
 
     def _listens(self) -> bool:
         assert self.superlink is not None

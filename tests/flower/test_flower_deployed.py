@@ -16,22 +16,22 @@ import numpy as np
 import pytest
 from light_app import light_app
 from plans import ZONES, final_model, small_plan
-from processes import LINK, Deployment, flower_home, has_flower, until
+from processes import LINK, Deployment, flower_home, has_flower, slot_seconds, until
 from recount import check
 
-from slackwater.errors import ScenarioError
+from slackwater.errors import ScenarioError, SlackwaterError
 from slackwater.flower import deployed, in_process
 from slackwater.flower.connection import Connection, check_secure, read_connection
+from slackwater.flower.launch import _is_locked
 from slackwater.ledger import Run
-from slackwater.ledger.run import is_written
 from slackwater.live import LiveSettings, prepare
 
 pytestmark = [
-    pytest.mark.xdist_group("flower-processes"),
+    pytest.mark.processes,
     pytest.mark.skipif(not has_flower() or os.name != "posix", reason="needs Flower's commands"),
 ]
-SLOT_S = 14.0
-"""As long as a round of three clients needs on two busy cores."""
+SLOT_S = 12.0
+"""As long as a round of three clients needs on two quiet cores, and half as much."""
 
 
 @pytest.fixture(scope="module")
@@ -42,44 +42,49 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 
 def attempts(folder: Path) -> int:
-    if not (folder / "run.db").exists():
+    try:
+        with Run.open(folder, read_only=True) as run:
+            return len([one for one in run.journal.attempts() if one.sent_at is not None])
+    except SlackwaterError:  # not begun yet, or in this moment
         return 0
-    with Run.open(folder, read_only=True) as run:
-        return len([one for one in run.journal.attempts() if one.sent_at is not None])
 
 
 def test_the_model_is_that_of_the_run_in_process(federation: Deployment, tmp_path: Path) -> None:
     app, plan = light_app(tmp_path / "app"), small_plan(rounds=2, slack=0, fine_tune=1)
     prepare(tmp_path / "here", plan, LiveSettings(slot_seconds=0.0))
     in_process(app, tmp_path / "here")
-    prepare(tmp_path / "there", plan, LiveSettings(slot_seconds=SLOT_S))
-    deployed(app, LINK, tmp_path / "there", poll_s=1.0)
-    with Run.open(tmp_path / "there", read_only=True) as run:
-        outcomes = [(one.slot, one.client, one.outcome, one.error) for one in run.journal.attempts()]
-    assert {outcome for _, _, outcome, _ in outcomes} == {"done"}, (outcomes, federation.tail())
-    np.testing.assert_allclose(
-        final_model(tmp_path / "there")["w"], final_model(tmp_path / "here")["w"], rtol=0, atol=1e-6
-    )
-    check(tmp_path / "there")
+    for longer in (1, 2):  # a machine that became busy meanwhile has another chance
+        there = tmp_path / f"there-{longer}"
+        prepare(there, plan, LiveSettings(slot_seconds=longer * slot_seconds(SLOT_S)))
+        deployed(app, LINK, there)
+        check(there)
+        with Run.open(there, read_only=True) as run:
+            outcomes = [(one.slot, one.client, one.outcome, one.error) for one in run.journal.attempts()]
+        if {outcome for _, _, outcome, _ in outcomes} == {"done"}:
+            break
+    else:
+        pytest.fail(f"{outcomes}\n{federation.tail()}")
+    np.testing.assert_allclose(final_model(there)["w"], final_model(tmp_path / "here")["w"], rtol=0, atol=1e-6)
 
 
 def test_a_killed_node_and_a_killed_server_app_are_survived(federation: Deployment, tmp_path: Path) -> None:
     app, folder = light_app(tmp_path / "app", seconds=1.0), tmp_path / "run"
-    prepare(folder, small_plan(rounds=4, slack=0, fine_tune=1), LiveSettings(slot_seconds=SLOT_S))
+    slot_s = slot_seconds(SLOT_S)
+    prepare(folder, small_plan(rounds=4, slack=0, fine_tune=1), LiveSettings(slot_seconds=slot_s))
     supervisor = threading.Thread(target=deployed, args=(app, LINK, folder), kwargs={"poll_s": 1.0})
     supervisor.start()
     try:
-        until(lambda: bool(federation.client_apps("lyon")) and attempts(folder) > 0, "lyon trains")
+        until(lambda: bool(federation.client_apps("lyon")) and attempts(folder) > 0, "lyon trains", 120, every=0.1)
         federation.kill_node("lyon")
         federation.start_node("lyon")
-        time.sleep(SLOT_S)
-        until(lambda: bool(federation.server_apps()) and is_written(folder), "the ServerApp runs")
+        time.sleep(slot_s)
+        until(lambda: bool(federation.server_apps()) and _is_locked(folder), "the ServerApp runs")
         for pid in federation.server_apps():
             os.kill(pid, signal.SIGKILL)
-        until(lambda: not is_written(folder), "it is gone", 10)
-        until(lambda: is_written(folder), "it is back", 60)
+        until(lambda: not _is_locked(folder), "it is gone", 30)
+        until(lambda: _is_locked(folder), "it is back", 120)
     finally:
-        supervisor.join(SLOT_S * 12)
+        supervisor.join(slot_s * 12)
     assert not supervisor.is_alive(), federation.tail()
     with Run.open(folder, read_only=True) as run:
         assert run.status == "done"

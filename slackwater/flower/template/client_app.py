@@ -16,10 +16,10 @@ register(app)  # so that the server can ask who this is
 @app.train()
 def train(msg: Message, context: Context) -> Message:
     """One round of local training."""
-    data = task.load_data(int(context.node_config["partition-id"]))
-    model = task.Model()
-    model.load_state_dict(msg.content.array_records["arrays"].to_torch_state_dict())
-    with measured(msg, context) as meter:
+    with measured(msg, context) as meter:  # counts the energy of all that is in it, and stops it when the slot ends
+        data = task.load_data(int(context.node_config["partition-id"]))
+        model = task.Model()
+        model.load_state_dict(msg.content.array_records["arrays"].to_torch_state_dict())
         loss = task.train(
             model,
             data,

@@ -1,0 +1,174 @@
+"""Tables of experiments/auto.py, as Markdown, from the cells that are stored."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+from auto_cells import JUDGE_SEEDS, LR, SEARCH_SEEDS, SLACK, Cell, Maker, Store, auto_cell, best_cell
+from auto_sets import CANDIDATES, HELD_OUT, OURS, PAPER
+
+from slackwater.planning.quality import quality
+
+
+def rules_table(store: Store, maker: Maker) -> Iterator[str]:
+    """Candidates at the tightest budget, the best mean first; two seeds."""
+    columns = [(beta, s) for beta in (0.5, 0.1) for s in (20, 50, 150)]
+    rows = []
+    for rule in CANDIDATES:
+        means = [_mean(store, Cell(hours=3, end=s, beta=beta, rule=rule), (0, 1)) for beta, s in columns]
+        known = [mean for mean in means if mean is not None]
+        if known:
+            rows.append((statistics.mean(known) if len(known) == len(means) else 0.0, rule, means))
+    yield line("rule", *(f"beta {beta:g}, s={s}" for beta, s in columns), "mean")
+    yield under(len(columns) + 2)
+    for mean, rule, means in sorted(rows, key=lambda row: -row[0]):
+        yield line(f"`{rule}`", *(_number(one) for one in means), _number(mean or None))
+
+
+def budgets_table(store: Store, maker: Maker) -> Iterator[str]:
+    """Auto beside the best cells, on the seeds that judge; accuracy, and in brackets the worst client's."""
+    yield line("T", "no slack", "paper's best cell", "of", "our best cell", "of", "auto", "of")
+    yield under(8)
+    for T in (3, 4, 5, 10, 20):
+        paper, ours = best_cell(store, PAPER, T), best_cell(store, OURS, T) or best_cell(store, OURS, T, JUDGE_SEEDS)
+        chosen = auto_cell(maker, Cell(hours=T))
+        yield line(
+            T, _both(store, Cell(kind="no-slack", hours=T, fine_tune=0, rule="fedavg")), *_shown(store, paper),
+            *_shown(store, ours), *_shown(store, chosen),
+        )  # fmt: skip
+
+
+def held_out_table(store: Store, maker: Maker) -> Iterator[str]:
+    """The same where nothing was searched or fitted."""
+    yield line("held out", "T", "no slack", "paper's best cell", "of", "auto", "of")
+    yield under(7)
+    for name, setting in HELD_OUT.items():
+        for T in (3, 5):
+            baseline = Cell(kind="no-slack", hours=T, fine_tune=0, rule="fedavg", **setting)
+            if _mean(store, baseline) is None:
+                continue
+            paper, chosen = best_cell(store, PAPER, T, **setting), auto_cell(maker, Cell(hours=T, **setting))
+            yield line(name, T, _both(store, baseline), *_shown(store, paper), *_shown(store, chosen))
+
+
+def collapse_table(store: Store, maker: Maker) -> Iterator[str]:
+    """Lowest accuracy of rules over the end times that were trained at the tightest budget."""
+    yield line("rule", "end times", "lowest", "at s", "highest", "at s", "no slack")
+    yield under(7)
+    baseline = _mean(store, Cell(kind="no-slack", hours=3, fine_tune=0, rule="fedavg"))
+    for rule, seeds in ((OURS, JUDGE_SEEDS), (PAPER, SEARCH_SEEDS)):
+        means = {s: _mean(store, Cell(hours=3, end=s, rule=rule), seeds) for s in range(1, SLACK + 1)}
+        known = {s: mean for s, mean in means.items() if mean is not None}
+        if known:
+            low, high = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
+            yield line(rule, len(known), _number(known[low]), low, _number(known[high]), high, _number(baseline))
+
+
+def objective_table(store: Store, maker: Maker) -> Iterator[str]:
+    """Our rule by what the schedule maximises, tightest budget, two seeds."""
+    ends = (20, 30, 50, 90, 110)
+    yield line("objective", "alpha", *(f"s={s}" for s in ends))
+    yield under(len(ends) + 2)
+    alphas: tuple[float | str, ...] = (0.01, 0.1, 0.5, 1.0, "log")
+    for objective, alpha in product(("paper", "count"), alphas):
+        means = [_mean(store, Cell(hours=3, end=s, alpha=alpha, objective=objective, rule=OURS), (0, 1)) for s in ends]
+        if any(mean is not None for mean in means):
+            yield line(objective, alpha, *map(_number, means))
+
+
+def predictor_table(store: Store, maker: Maker) -> Iterator[str]:
+    """Rank correlation of the predicted error with measured accuracy, by what was fitted on and what was not."""
+    measured: dict[Cell, list[float]] = {}
+    for cell in store.rows:
+        accuracy = store.accuracy(cell)
+        if cell.rule == OURS and cell.kind == "plan" and accuracy is not None and (cell.lr, cell.fade) == (LR, 1.0):
+            measured.setdefault(replace(cell, seed=0), []).append(accuracy)
+    groups: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for cell, accuracies in measured.items():
+        setting = {"task": cell.task, "beta": cell.beta, "start": cell.start}
+        where = next(
+            (name for name, other in HELD_OUT.items() if other.items() <= setting.items()), "MNIST, beta = 0.5"
+        )
+        error = quality(maker.plan(cell)).error
+        groups.setdefault((where, cell.hours), []).append((-error, statistics.mean(accuracies)))
+    yield line("cells", "T", "schedules", "Spearman", "lost by taking the best predicted")
+    yield under(5)
+    for (where, T), pairs in sorted(groups.items(), key=lambda group: (group[0][0] != "MNIST, beta = 0.5", *group[0])):
+        if len(pairs) > 3:
+            lost = max(a for _, a in pairs) - max(pairs)[1]
+            yield line(where, T, len(pairs), f"{spearman(pairs):.3f}", f"{lost:.2f}")
+
+
+TABLES: dict[str, Callable[[Store, Maker], Iterator[str]]] = {
+    "rules": rules_table,
+    "budgets": budgets_table,
+    "held-out": held_out_table,
+    "collapse": collapse_table,
+    "objective": objective_table,
+    "predictor": predictor_table,
+}
+
+
+def spearman(pairs: Sequence[tuple[float, float]]) -> float:
+    """Rank correlation; equal values share their mean rank."""
+
+    def ranks(values: Sequence[float]) -> list[float]:
+        return [sum(other < one for other in values) + sum(other == one for other in values) / 2 for one in values]
+
+    return statistics.correlation(ranks([a for a, _ in pairs]), ranks([b for _, b in pairs]))
+
+
+def _mean(store: Store, cell: Cell, seeds: Sequence[int] = JUDGE_SEEDS, key: str = "accuracy") -> float | None:
+    """In per cent over those seeds that are stored; a run that diverged counts as chance."""
+    rows = [store.rows.get(replace(cell, seed=seed)) for seed in seeds]
+    values = [
+        10.0 if row["status"] == "diverged" else 100 * row[key]
+        for row in rows
+        if row is not None and row["status"] != "infeasible"
+    ]
+    return statistics.mean(values) if values else None
+
+
+def _both(store: Store, cell: Cell) -> str:
+    rows = [store.accuracy(replace(cell, seed=seed)) for seed in JUDGE_SEEDS]
+    known = [accuracy for accuracy in rows if accuracy is not None]
+    if not known:
+        return ""
+    spread = f" ± {statistics.stdev(known):.2f}" if len(known) > 1 else ""
+    return f"{statistics.mean(known):.2f}{spread} ({_number(_mean(store, cell, key='worst_client'))})"
+
+
+def _shown(store: Store, cell: Cell | None) -> tuple[str, str]:
+    return ("", "") if cell is None else (_both(store, cell), shown_cell(cell))
+
+
+def shown_cell(cell: Cell) -> str:
+    """What was chosen."""
+    rate = "" if cell.lr == LR else f", lr {cell.lr:g}"
+    fair = "" if cell.alpha == Cell(hours=1).alpha else f", alpha {cell.alpha}"
+    return f"s={cell.end}, t_ft={cell.fine_tune}{fair}{rate}"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean, deviation and number."""
+    if not values:
+        return ""
+    more = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{more} ({len(values)})"
+
+
+def line(*cells: object) -> str:
+    """A row of a table."""
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def under(columns: int) -> str:
+    """What comes under the first line of a table."""
+    return "|---" * columns + "|"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

@@ -1,0 +1,182 @@
+"""Every choice from the carbon data: end time, window and fairness by the predicted quality of the schedule, no training run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from slackwater.errors import InfeasibleError
+from slackwater.planning.baseline import no_slack_plan
+from slackwater.planning.given import unproved_plan
+from slackwater.planning.plan import Plan, Recommendation
+from slackwater.planning.planner import Solver, plan
+from slackwater.planning.problem import Problem
+from slackwater.planning.quality import Quality, quality
+from slackwater.planning.stage import BUDGET_ROUNDING
+from slackwater.planning.utility import Alpha
+
+AGGREGATOR = "stride"
+FINE_TUNES = (1, 2, 3)
+"""Not 0: without a window long slack lost up to five points (docs/auto.md)."""
+ALPHAS: tuple[Alpha, ...] = (0.1, 0.01)
+"""Nothing above the paper's 0.1: that leaves clients out before the window."""
+_MOST_ENDS = 160
+"""End times that are looked at with the first window and alpha, evenly over the slack; fewer with many clients."""
+_BEST_ENDS = 12
+"""Of these the best are looked at with the other windows and alphas."""
+_FINALISTS = 8
+_MOST_CELLS = 20_000_000
+"""Client-slots up to which what is left of a budget is spent; of more, it would not buy one in a million."""
+_MANY, _FEWER_ENDS = 1000, 16
+"""From so many clients on a schedule takes a second or more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Looked:
+    """One schedule, and what it promises."""
+
+    plan: Plan
+    quality: Quality
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Smaller is better: first that nobody trains in the window alone, then the predicted error."""
+        plan = self.plan
+        return int(np.count_nonzero(~plan.matrix[:, : plan.before].any(axis=1))), self.quality.error
+
+
+def auto_plan(
+    problem: Problem, *, end: int | None = None, solver: Solver = "exact", time_limit_s: float = 60.0
+) -> Plan:
+    """The plan of the least predicted error over s, t_ft and alpha, for the given `end` if there is one.
+
+    Among those in which as few clients as possible train in the window alone: where clients' data differ much, leaving
+    one out cost more than a longer schedule gained (docs/auto.md).
+
+    The problem's own `fine_tune` and `alpha` are not used. Schedules are compared as the greedy makes them; the
+    most promising are solved by `solver`, spend what is left, and are compared again.
+    """
+    many = len(problem.fleet) >= _MANY
+    slack = problem.horizon - problem.rounds
+    most = min(slack + 1, _FEWER_ENDS if many else _MOST_ENDS)
+    ends = sorted({round(s) for s in np.linspace(0, slack, most)}) if end is None else [end]
+    seen = _look(problem, FINE_TUNES[0], ALPHAS[0], ends)
+    ends = [one.plan.end for one in sorted(seen, key=lambda one: one.rank)[: 1 if many else _BEST_ENDS]]
+    for fine_tune, alpha in list(product(FINE_TUNES, ALPHAS))[1:]:
+        if fine_tune <= problem.horizon:
+            # A longer window may not be paid for, or meet somebody who is not there.
+            with contextlib.suppress(InfeasibleError):
+                seen += _look(problem, fine_tune, alpha, ends)
+    # The greedy's schedule may differ from the solver's in a slot that matters, so the last word is on the solver's own.
+    slow = many or solver == "milp" or problem.coupled
+    finalists = sorted(seen, key=lambda one: one.rank)[: 1 if slow else _FINALISTS]
+    solved = [
+        spend(plan(one.plan.problem, end=one.plan.end, solver=solver, time_limit_s=time_limit_s)) for one in finalists
+    ]
+    best = min((_Looked(plan=one, quality=quality(one)) for one in solved), key=lambda one: one.rank)
+    return replace(best.plan, recommended=_recommendation(best.plan, best.quality, len(seen)))
+
+
+def spend(made: Plan) -> Plan:
+    """The same plan with every client-slot before the window that what is left of its budget still pays, cheapest first.
+
+    An optimal plan leaves none, but for slots that its objective counts for nothing; a greedy or unproved one may.
+    """
+    problem, before = made.problem, made.before
+    if len(problem.fleet) * before > _MOST_CELLS:
+        return made
+    costs, matrix = problem.costs, made.matrix
+    room = problem.budget_kg * (1 + BUDGET_ROUNDING) - made.emissions_kg
+    open_to = costs.can_train()[:, :before] & ~matrix[:, :before]
+    prices = np.where(open_to, costs.dense()[:, :before], np.inf)
+    counts, together = matrix[:, :before].sum(axis=1), matrix[:, :before].sum(axis=0)
+    bought = 0
+    affordable = np.argwhere(prices <= room)
+    for client, slot in affordable[np.argsort(prices[tuple(affordable.T)], kind="stable")].tolist():
+        price = float(prices[client, slot])
+        starts = costs.server_kg is not None and not together[slot]
+        price += float(costs.server_kg[slot]) if costs.server_kg is not None and starts else 0.0
+        full = problem.max_parallel is not None and together[slot] >= problem.max_parallel
+        if price > room or full or counts[client] >= problem.fleet.max_slots[client]:
+            continue
+        matrix[client, slot] = True
+        counts[client] += 1
+        together[slot] += 1
+        room -= price
+        bought += 1
+    if not bought:
+        return made
+    more = unproved_plan(problem, np.packbits(matrix, axis=1), end=made.end, solver=made.solver, began=0.0)
+    bound = max(made.upper_bound, more.objective)
+    return replace(made, packed=more.packed, objective=more.objective, upper_bound=bound)
+
+
+def _look(problem: Problem, fine_tune: int, alpha: Alpha, ends: Sequence[int]) -> list[_Looked]:
+    """Schedules for those end times that have one; if none has, the refusal with the smallest budget that would do."""
+    variant = problem.with_settings(fine_tune=fine_tune, alpha=alpha)
+    seen: list[_Looked] = []
+    refused: InfeasibleError | None = None
+    for end in ends:
+        try:
+            found = plan(variant, end=end, solver="greedy")
+        except InfeasibleError as error:
+            refused = _cheaper(refused, error)
+        else:
+            seen.append(_Looked(plan=found, quality=quality(found)))
+    if not seen and refused is not None:
+        raise refused
+    return seen
+
+
+def _cheaper(one: InfeasibleError | None, other: InfeasibleError) -> InfeasibleError:
+    """The refusal with the smaller of the budgets that would do."""
+    if one is None or one.least_budget_kg is None:
+        return other
+    return other if other.least_budget_kg is not None and other.least_budget_kg < one.least_budget_kg else one
+
+
+def _recommendation(chosen: Plan, predicted: Quality, looked: int) -> Recommendation:
+    problem, slots = chosen.problem, chosen.slots_per_client
+    rare, often = int(np.argmin(slots)), int(np.argmax(slots))
+    names = problem.fleet.names
+    least = f"{slots[rare]} slot{'s' if slots[rare] != 1 else ''}"
+    without = _without_slack(problem)
+    against = "" if without is None else f", against {without[1]:.3g} for everybody without slack"
+    window = f"{problem.fine_tune} slot{'s' if problem.fine_tune > 1 else ''}"
+    why = [
+        f"Of {looked} schedules, the one that ends at s = {chosen.end} with a window of {window} and alpha = "
+        f"{problem.alpha} is predicted to leave the least error: {predicted.error:.3g} of the first model's{against}."
+    ]
+    if without is not None:
+        why.append(
+            f"It has {int(slots.sum()):,} client-slots of training where the budget pays {without[0]:,} without slack."
+        )
+    why.append(
+        f"Participation is uneven, from {least} of {names[rare]!s} to {slots[often]} of {names[often]!s}: "
+        f"{AGGREGATOR} remembers every client's latest update, and was the best or close to it at every end time measured."
+        if slots[rare] < slots[often]
+        else f"All clients train in {least}; {AGGREGATOR} is still ahead of FedAvg, since its steps are longer."
+    )
+    left = problem.budget_kg - chosen.emissions_kg
+    why.append(
+        f"{max(0.0, left):.2g} kg of the budget are left, for which no further slot before the window can be had."
+    )
+    return Recommendation(
+        aggregator=AGGREGATOR,
+        settings={"end": chosen.end, "fine_tune": problem.fine_tune, "alpha": problem.alpha},
+        error=predicted.error,
+        why=tuple(why),
+    )
+
+
+def _without_slack(problem: Problem) -> tuple[int, float] | None:
+    """Client-slots and predicted error of FedAvg with everybody; None if the budget does not pay one round of it."""
+    try:
+        everybody = no_slack_plan(problem)
+    except InfeasibleError:
+        return None
+    return int(everybody.slots_per_client.sum()), quality(everybody, fedavg=True).error

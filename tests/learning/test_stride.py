@@ -1,0 +1,98 @@
+"""The rule that `plan --auto` recommends: against its formula, and what it promises about lengths."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from slackwater.errors import ScenarioError
+from slackwater.learning.aggregators import STRIDE_GAMMA, STRIDE_MOST, FedAvg, Participation, Stride
+from slackwater.learning.registry import make_aggregator
+
+CLIENTS, SIZE = 3, 4
+
+
+def who(number: int) -> Participation:
+    return Participation(slot=2 * number, number=number, clients=CLIENTS, pi=np.full(CLIENTS, 0.5))
+
+
+def rounds(seed: int = 0) -> list[dict[int, torch.Tensor]]:
+    """Six rounds of some clients; updates get shorter."""
+    draw = torch.Generator().manual_seed(seed)
+    there = [[0], [0, 1], [0], [2], [0, 1, 2], [1]]
+    return [{c: torch.randn(SIZE, generator=draw) / (1 + n) for c in some} for n, some in enumerate(there)]
+
+
+def expected(history: list[dict[int, torch.Tensor]], gamma: float) -> np.ndarray:
+    """The last aggregate by the formula, in NumPy, from all rounds so far."""
+    last = len(history) - 1
+    fresh = [update.numpy().astype(float) for update in history[-1].values()]
+    usual = np.mean([np.linalg.norm(update) for update in fresh])
+    seen = {client: number for number, updates in enumerate(history) for client in updates}
+    weights = {client: gamma ** (last - number) for client, number in seen.items()}
+    total, mean, length = sum(weights.values()), np.zeros(SIZE), 0.0
+    for client, number in seen.items():
+        update = history[number][client].numpy().astype(float)
+        update = update * min(1, usual / np.linalg.norm(update))
+        mean = mean + weights[client] / total * update
+        length += weights[client] / total * np.linalg.norm(update)
+    return mean * min(STRIDE_MOST, length / np.linalg.norm(mean))
+
+
+@pytest.mark.parametrize("gamma", [0.5, STRIDE_GAMMA])
+def test_it_follows_the_formula(gamma: float) -> None:
+    rule, history = Stride(gamma), list[dict[int, torch.Tensor]]()
+    for number, updates in enumerate(rounds()):
+        history.append(updates)
+        found = rule.aggregate(updates, who(number))
+        assert found.update.numpy() == pytest.approx(expected(history, gamma), rel=1e-5, abs=1e-7)
+        stored = {client: update for past in history for client, update in past.items()}
+        again = sum(weight * stored[client] for client, weight in found.weights.items())
+        assert torch.allclose(found.update, torch.as_tensor(again), atol=1e-6), (
+            "the weights it reports are those it used"
+        )
+
+
+def test_a_client_alone_moves_the_model_as_with_fedavg() -> None:
+    (updates,) = ({1: torch.tensor([3.0, -4.0])},)
+    assert torch.equal(Stride().aggregate(updates, who(0)).update, FedAvg().aggregate(updates, who(0)).update)
+
+
+def test_a_step_is_as_long_as_the_updates_are_on_average_up_to_a_bound() -> None:
+    apart = {0: torch.tensor([1.0, 0.0]), 1: torch.tensor([0.0, 1.0])}
+    assert float(Stride().aggregate(apart, who(0)).update.norm()) == pytest.approx(1.0)
+    opposed = {0: torch.tensor([1.0, 0.1]), 1: torch.tensor([-1.0, 0.1])}
+    assert float(Stride().aggregate(opposed, who(0)).update.norm()) == pytest.approx(0.1 * STRIDE_MOST)
+    nothing = {0: torch.tensor([1.0, 0.0]), 1: torch.tensor([-1.0, 0.0])}
+    assert float(Stride().aggregate(nothing, who(0)).update.norm()) == 0
+
+
+def test_an_old_update_counts_no_longer_than_the_fresh_ones() -> None:
+    rule = Stride(1.0)
+    rule.aggregate({0: torch.tensor([100.0, 0.0])}, who(0))
+    step = rule.aggregate({1: torch.tensor([0.0, 1.0])}, who(1)).update
+    assert float(step.norm()) == pytest.approx(1.0)
+    assert float(step[0]) == pytest.approx(float(step[1]))
+
+
+def test_it_goes_on_from_its_state() -> None:
+    history = rounds(1)
+    straight, stopped, resumed = Stride(), Stride(), Stride()
+    for number, updates in enumerate(history[:4]):
+        straight.aggregate(updates, who(number))
+        stopped.aggregate(updates, who(number))
+    resumed.restore(stopped.state())
+    for number, updates in enumerate(history[4:], start=4):
+        assert torch.equal(
+            resumed.aggregate(updates, who(number)).update, straight.aggregate(updates, who(number)).update
+        )
+
+
+def test_its_name() -> None:
+    default, other = make_aggregator("stride"), make_aggregator("stride:0.8")
+    assert isinstance(default, Stride)
+    assert isinstance(other, Stride)
+    assert (default.gamma, other.gamma) == (STRIDE_GAMMA, 0.8)
+    with pytest.raises(ScenarioError, match="above 0 and at most 1"):
+        make_aggregator("stride:0")

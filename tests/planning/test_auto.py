@@ -1,0 +1,134 @@
+"""Choosing everything from the carbon data: the choice is the best of what was looked at, kept in the file, and spends what is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import slackwater as sw
+from slackwater.learning.aggregators import Stride
+from slackwater.learning.registry import make_aggregator
+from slackwater.planning import auto, quality
+from slackwater.planning.given import plan_from_matrix
+from slackwater.planning.stage import BUDGET_ROUNDING
+
+ZONES = ["BE", "GB", "FI", "FR"]
+
+
+def problem(budget_kg: float = 0.5, slack: int = 30, **settings: object) -> sw.Problem:
+    traces = sw.load_traces(zones=ZONES, start="2026-01-10T00:00Z", hours=60)
+    clients = [sw.Client(name=zone, zone=zone, power_w=300) for zone in ZONES]
+    return sw.Problem(
+        clients=clients,
+        traces=traces,
+        rounds=4,
+        slack=slack,
+        budget_kg=budget_kg,
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+@pytest.fixture(scope="module")
+def made() -> sw.Plan:
+    return sw.plan(problem(), auto=True)
+
+
+def test_the_choice_is_kept_with_the_plan(made: sw.Plan, tmp_path: Path) -> None:
+    recommended = made.recommended
+    assert recommended is not None
+    assert isinstance(make_aggregator(recommended.aggregator), Stride)
+    assert recommended.settings == {
+        "end": made.end,
+        "fine_tune": made.problem.fine_tune,
+        "alpha": made.problem.alpha,
+    }
+    assert recommended.error == pytest.approx(quality.quality(made).error)
+    assert recommended.why
+    assert all(sentence.endswith(".") for sentence in recommended.why)
+    made.save(tmp_path / "plan.json")
+    assert sw.Plan.load(tmp_path / "plan.json").recommended == recommended
+
+
+def test_plans_without_a_recommendation_are_as_before(tmp_path: Path) -> None:
+    plain = sw.plan(problem())
+    assert plain.recommended is None
+    plain.save(tmp_path / "plan.json")
+    assert "recommended" not in json.loads((tmp_path / "plan.json").read_text())
+    assert sw.Plan.load(tmp_path / "plan.json").recommended is None
+
+
+def test_no_end_time_that_was_looked_at_promises_more(made: sw.Plan) -> None:
+    assert made.recommended is not None
+    row = made.problem
+    for end in range(0, 31, 10):
+        other = sw.plan(row, end=end, solver="greedy")
+        assert quality.quality(other).error >= made.recommended.error * (1 - 1e-6)
+
+
+def test_the_plan_is_the_solvers_own_for_what_was_chosen(made: sw.Plan) -> None:
+    again = sw.plan(made.problem, end=made.end)
+    assert np.array_equal(again.matrix, made.matrix)
+    assert made.status == "optimal"
+    assert made.emissions_kg <= made.problem.budget_kg * (1 + BUDGET_ROUNDING)
+
+
+def test_it_is_the_same_each_time(made: sw.Plan) -> None:
+    again = sw.plan(problem(), auto=True)
+    assert np.array_equal(again.packed, made.packed)
+    assert again.recommended == made.recommended
+
+
+def test_an_end_that_is_given_is_kept() -> None:
+    assert sw.plan(problem(), auto=True, end=7).end == 7
+
+
+def test_a_budget_that_pays_no_window_is_refused_with_the_least_that_would_do() -> None:
+    with pytest.raises(sw.InfeasibleError) as refused:
+        sw.plan(problem(budget_kg=0.001), auto=True)
+    least = refused.value.least_budget_kg
+    assert least is not None
+    assert sw.plan(problem(budget_kg=least * (1 + 1e-9)), auto=True).recommended is not None
+
+
+def test_clients_tied_together_are_planned_too() -> None:
+    tied = sw.plan(problem(slack=6, max_parallel=2), auto=True, solver="greedy")
+    assert tied.recommended is not None
+    assert tied.matrix[:, : tied.before].sum(axis=0).max() <= 2
+
+
+def test_every_gram_is_spent() -> None:
+    row = problem()
+    full = sw.plan(row, end=20)
+    matrix = full.matrix
+    for client in range(len(ZONES)):
+        matrix[client, np.flatnonzero(matrix[client, : full.before])[:1]] = False
+    some = plan_from_matrix(row, matrix, end=20)
+    spent = auto.spend(some)
+    left = row.budget_kg - spent.emissions_kg
+    prices = row.costs.dense()[:, : spent.before][~spent.matrix[:, : spent.before]]
+    assert 0 <= left < prices.min()
+    assert spent.objective > some.objective
+    assert spent.matrix[matrix].all()
+    assert spent.upper_bound >= spent.objective
+
+
+def test_spending_keeps_limits() -> None:
+    row = problem(budget_kg=3.0, max_parallel=2, server_kg=np.full(34, 0.01))
+    nobody = np.zeros((len(ZONES), row.horizon), dtype=bool)
+    nobody[:, 24 - row.fine_tune : 24] = True
+    spent = auto.spend(plan_from_matrix(row, nobody, end=20))
+    assert spent.matrix[:, : spent.before].sum(axis=0).max() <= 2
+    assert spent.emissions_kg <= row.budget_kg * (1 + BUDGET_ROUNDING)
+    assert spent.matrix.sum() > nobody.sum()
+
+
+def test_nothing_is_bought_from_nothing(made: sw.Plan) -> None:
+    assert auto.spend(made) is made
+
+
+def test_constants_are_those_of_the_rule() -> None:
+    rule = Stride()
+    assert (rule.gamma, rule.most) == (quality.GAMMA, quality.MOST)
