@@ -11,8 +11,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "slackwater"
 ORDER = (
-    "carbon", "forecasting", "providers", "planning", "replanning", "ledger", "learning", "live", "flower",
-    "accounting", "report", "paper", "dashboard", "cli",
+    "carbon", "forecasting", "providers", "planning", "replanning", "ledger", "learning", "rivals", "live",
+    "flower", "accounting", "report", "paper", "dashboard", "cli",
 )  # fmt: skip
 EVERYWHERE = {"errors", "units", "_version"}
 HEAVY = ("torch", "matplotlib", "highspy", "sklearn", "pandas", "scipy", "flwr")

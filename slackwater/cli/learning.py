@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import numpy as np
 
-from slackwater import learning
+from slackwater import learning, rivals
 from slackwater.cli.live import resume_live
 from slackwater.cli.options import chart_option, console, data_option, fill_option, filled, json_option, print_json, say
 from slackwater.cli.planning import read_problem, scenario_argument
@@ -30,6 +30,7 @@ from slackwater.report.canvas import save
 if TYPE_CHECKING:
     from slackwater.learning.result import Result
     from slackwater.learning.task import Task
+    from slackwater.rivals.guide import Probes
 
 F = TypeVar("F", bound=Callable[..., Any])
 BASELINE = "baseline"
@@ -101,6 +102,8 @@ _OF_TRAINING = (
         help="Run folder; it can be resumed.",
     ),
 )
+_OF_POLICY = ("policy", "probes", "probe_samples", "speeds")
+"""What the settings of a run by a policy hold beside those of training."""
 _TASK_CALLS = {
     "task_data": "data",
     "model": "model",
@@ -131,17 +134,30 @@ def _with(options: tuple[Callable[[F], F], ...], command: F) -> F:
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.option(
     "--aggregator",
-    default="memory",
-    show_default=True,
     callback=filled,
-    help="How updates are combined before the window, like ufedavg.",
+    help="How updates are combined before the window, like ufedavg; by default as the plan recommends, else memory.",
 )
+@click.option(
+    "--policy",
+    metavar="NAME",
+    callback=filled,
+    help="Choose online who trains, like fedzero, on the plan's problem instead of by its schedule; see docs/rivals.md.",
+)
+@click.option("--free-probes", is_flag=True, help="Of a policy: do not charge what clients compute that do not train.")
 @click.option("--no-baseline", is_flag=True, help="Do not train the no-slack baseline at the same budget beside it.")
 @training_options
 @chart_option("accuracy against kg")
 @json_option
 def train(
-    plan: Path, aggregator: str, no_baseline: bool, out: Path | None, chart: Path | None, as_json: bool, **options: Any
+    plan: Path,
+    aggregator: str | None,
+    policy: str | None,
+    free_probes: bool,
+    no_baseline: bool,
+    out: Path | None,
+    chart: Path | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Train by a PLAN (plan.json), every gram charged, and compare with training without slack."""
     schedule = Plan.load(plan)
@@ -149,7 +165,16 @@ def train(
     settings = {key: value for key, value in options.items() if key not in _TASK_CALLS}
     own = settings | {"eval_every": _every(schedule, settings["eval_every"])}
     with _place_for_baseline(None if no_baseline else out), Bar("train") as bar:
-        results = {aggregator: learning.train(schedule, task, aggregator=aggregator, out=out, progress=bar, **own)}
+        if policy is None:
+            chosen = aggregator or schedule.aggregator
+            results = {chosen: learning.train(schedule, task, aggregator=chosen, out=out, progress=bar, **own)}
+        else:
+            if aggregator is not None:
+                own["aggregator"] = aggregator
+            probes: Probes = "free" if free_probes else "charged"
+            results = {
+                policy: rivals.train(schedule.problem, task, policy=policy, probes=probes, out=out, progress=bar, **own)
+            }
     with _shown(results, schedule.problem, chart, as_json):
         if not no_baseline:
             results |= _beside(schedule.problem, task, settings, out)
@@ -200,9 +225,10 @@ def resume(run: Path, task_data: str | None, chart: Path | None, as_json: bool) 
         settings, status = begun.settings, begun.status
     if status == "done":
         say(f"the run in {run} is done; its result:")
-    title = _TITLE if plan.solver == NO_SLACK else str(settings["aggregator"])
+    title = _TITLE if plan.solver == NO_SLACK else str(settings.get("policy", settings["aggregator"]))
     with Bar(title if title == _TITLE else "train") as bar:
-        results = {title: learning.resume(run, task=_moved(run, task_data), progress=bar)}
+        go_on = rivals.resume if "policy" in settings else learning.resume
+        results = {title: go_on(run, task=_moved(run, task_data), progress=bar)}
     with _shown(results, plan.problem, chart, as_json):
         if (run / BASELINE / FILE).is_file():
             with Bar(_TITLE) as bar:
@@ -210,8 +236,8 @@ def resume(run: Path, task_data: str | None, chart: Path | None, as_json: bool) 
         elif (run / BASELINE).is_dir():  # the run was stopped before its baseline began
             from slackwater.learning.fitting import rebuilt
 
-            automatic = settings["eval_every"] == _every(plan, None)
-            same = {key: value for key, value in settings.items() if key != "aggregator"}
+            automatic = "policy" not in settings and settings["eval_every"] == _every(plan, None)
+            same = {key: value for key, value in settings.items() if key not in ("aggregator", *_OF_POLICY)}
             results |= _beside(
                 plan.problem, rebuilt(begun, task_data), same | ({"eval_every": None} if automatic else {}), run
             )

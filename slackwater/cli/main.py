@@ -13,7 +13,20 @@ from typing import Any, NoReturn
 import click
 
 from slackwater._version import __version__
-from slackwater.cli import backtest, data, flower, forecast, learning, live, paper, partition, planning, report, serve
+from slackwater.cli import (
+    backtest,
+    data,
+    flower,
+    forecast,
+    learning,
+    live,
+    paper,
+    partition,
+    planning,
+    report,
+    rivals,
+    serve,
+)
 from slackwater.errors import SlackwaterError
 
 _DEBUG = "SLACKWATER_DEBUG"
@@ -85,6 +98,7 @@ def cli(verbose: bool) -> None:
 for command in (
     *planning.COMMANDS,
     *learning.COMMANDS,
+    *rivals.COMMANDS,
     *live.COMMANDS,
     *partition.COMMANDS,
     *paper.COMMANDS,

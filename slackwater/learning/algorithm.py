@@ -1,11 +1,12 @@
-"""Algorithm 1 of the paper: training by a schedule, every gram charged."""
+"""Algorithm 1 of the paper: training by a schedule, known in advance or decided on the way, every gram charged."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -16,34 +17,33 @@ from slackwater.learning.aggregators import FedAvg, Participation
 from slackwater.learning.checkpoint import Checkpoint
 from slackwater.learning.evaluate import Score, client_losses, evaluate, evaluate_clients, global_loss
 from slackwater.learning.flat import ModelMaker, average_buffers
+from slackwater.learning.guide import Given, Guide, Standing, Turn
 from slackwater.learning.local import DEVICES, LocalUpdate, stream
+from slackwater.learning.probe import Need, Probe, probe
 from slackwater.learning.registry import make_aggregator
 from slackwater.learning.result import Progress, Result, TrainingDiverged
 from slackwater.learning.server import IterateAverage, Plain, make_server
 from slackwater.learning.settings import Settings
 from slackwater.learning.task import Samples, Task
 from slackwater.learning.workers import Job, StopRequested, Workers
-from slackwater.ledger.modelled import ModelledCharges
 from slackwater.ledger.run import EvaluationRecord, RoundRecord, Run
-from slackwater.planning.plan import Plan
 from slackwater.units import iso
 
 Callback = Callable[[Progress], None]
 Which = Literal["last", "averaged"]
+_PROBES = 3
+"""Of random numbers, beside the purposes in `slackwater.learning.local`."""
 
 
 class Training:
-    """One run, from its beginning or from its checkpoint, to the end of the plan."""
+    """One run, from its beginning or from its checkpoint, to where its guide ends it."""
 
-    def __init__(self, run: Run, plan: Plan, task: Task, settings: Settings, notes: tuple[str, ...]) -> None:
-        self.run_file, self.plan, self.task, self.settings, self.notes = run, plan, task, settings, notes
+    def __init__(self, run: Run, guide: Guide, task: Task, settings: Settings, notes: tuple[str, ...]) -> None:
+        self.run_file, self.guide, self.task, self.settings, self.notes = run, guide, task, settings, notes
+        self.problem = guide.problem
         self.stop = threading.Event()
         """Set it to stop after the clients under way."""
-        self.names = [str(name) for name in plan.problem.fleet.names]
-        self.matrix = plan.matrix
-        self.slots = [int(slot) for slot in np.flatnonzero(self.matrix.any(axis=0))]
-        self.pi = plan.metrics.pi
-        self.charges = ModelledCharges(plan, note=_device_note(settings))
+        self.names = [str(name) for name in self.problem.fleet.names]
         self.device = torch.device(settings.device)
         self.data = [self._on_device(samples) for samples in task.clients]
         self.regions = [[self._on_device(samples) for samples in region] for region in task.devices]
@@ -56,30 +56,29 @@ class Training:
         self.buffers = self.workspace.copy_buffers()
         self.aggregator, self.fedavg = make_aggregator(settings.aggregator), FedAvg()
         self.server, self.plain = make_server(settings.server, settings.server_lr), Plain()
-        self.average = None if settings.averaging is None else IterateAverage(settings.averaging, len(self.slots))
+        self.average = None if settings.averaging is None else IterateAverage(settings.averaging, guide.rounds)
         self.history = list(run.rounds())
         self.checkpoint = Checkpoint(run)
         self._restore()
 
     def algorithm_1(self, progress: Callback | None = None) -> None:
-        """The schedule is the plan's (line 1). Slots with nobody in them are passed over: they take no time."""
-        for number, slot in enumerate(self.slots):  # line 2: for t = 1, .., T + s
-            if number < len(self.history):
-                continue
+        """The schedule is the guide's (line 1)."""
+        standing = Standing(history=self.history, ledger=self.run_file.ledger, probe=self._probe)
+        while (turn := self.guide.next(standing)) is not None:  # line 2: for t = 1, .., T + s
             if self.stop.is_set():
                 raise StopRequested
             began = time.perf_counter()
-            in_window = slot in self.plan.window
+            number, slot, in_window = len(self.history), turn.slot, turn.in_window
 
             # 1. The slot is charged before anything of it is used.
-            self._charge(slot)
+            self._charge(turn)
 
             # 2. Lines 3 to 8: everyone scheduled trains from the same model and sends Delta_c = theta - theta_c.
-            updates = self._train_clients(number, slot)
+            updates = self._train_clients(number, turn)
 
             # 3. Line 9: plain FedAvg in the window (10), else the aggregator, in the paper U-FedAvg (13).
-            rule = self.fedavg if in_window else self.aggregator
-            who = Participation(slot=slot, number=number, clients=len(self.names), pi=self.pi)
+            rule = self.fedavg if in_window else self.aggregator if turn.weights is None else Given(turn.weights)
+            who = Participation(slot=slot, number=number, clients=len(self.names), pi=turn.pi)
             total = rule.aggregate({client: sent.update for client, sent in updates.items()}, who)
 
             # 4. Lines 11 and 14: the server's step; in the window theta - Delta, whatever the optimiser.
@@ -95,7 +94,7 @@ class Training:
             done = RoundRecord(
                 slot=slot,
                 number=number,
-                slot_start=self.plan.problem.slot_start(slot),
+                slot_start=self.problem.slot_start(slot),
                 in_window=in_window,
                 participants=tuple(self.names[client] for client in updates),
                 weights={self.names[client]: weight for client, weight in total.weights.items()},
@@ -109,12 +108,13 @@ class Training:
             )
             self._keep(done, score)
             if progress is not None:
-                progress(Progress(done=done, rounds=len(self.slots), budget_kg=self.plan.problem.budget_kg))
-        self._charge(self.charges.slots - 1)  # idle draw up to the end, where nobody trains in the last slots
+                progress(Progress(done=done, rounds=self.guide.rounds, budget_kg=self.problem.budget_kg))
+        self._charge(None)  # idle draw up to the end, where nobody trains in the last slots
+        self._score_last_round()
 
     def result(self) -> Result:
         """Evaluate what came out, once on everything."""
-        last_slot = self.slots[-1] if self.slots else 0
+        last_slot = self.history[-1].slot if self.history else 0
         last = self._last_score()
         final = self.theta if self.average is None else self.average.mean(self.theta)
         name: Which = "last" if self.average is None else "averaged"
@@ -128,7 +128,6 @@ class Training:
         with self.run_file.transaction():
             self.run_file.record_evaluation(*records)
             self.run_file.set_status("done")
-        problem, never = self.plan.problem, tuple(self.names[client] for client in self.plan.metrics.never)
         return Result(
             accuracy=score.accuracy,
             test_loss=score.loss,
@@ -137,9 +136,9 @@ class Training:
             worst_client_accuracy=own.worst,
             last_accuracy=last.accuracy,
             emissions_kg=self.run_file.ledger.spent_kg(),
-            budget_kg=problem.budget_kg,
+            budget_kg=self.problem.budget_kg,
             history=tuple(self.history),
-            never=never if self.plan.before else (),
+            never=tuple(self.names[client] for client in self.guide.never(self.history)),
             notes=self.notes,
             model=self.workspace.state_dict(),
             seconds=math.fsum(done.seconds for done in self.history),
@@ -150,25 +149,20 @@ class Training:
         """End the threads."""
         self.workers.close()
 
-    def _charge(self, slot: int) -> None:
-        """Book what is not booked up to this slot; after a kill, a slot that was booked is not booked again."""
-        ledger = self.run_file.ledger
-        booked = ledger.last_slot()
-        lines = self.charges.of(booked + 1, slot) if slot > booked else []
-        if lines:
-            ledger.charge(*lines)
+    def _charge(self, turn: Turn | None) -> None:
+        """Book what is not booked up to this turn, None: to the end."""
+        self.guide.charge(self.run_file.ledger, turn)
 
-    def _train_clients(self, number: int, slot: int) -> dict[int, LocalUpdate]:
+    def _train_clients(self, number: int, turn: Turn) -> dict[int, LocalUpdate]:
         """Updates by client, in the order of clients; a region's is the mean over the devices drawn from it."""
-        clients = [int(client) for client in np.flatnonzero(self.matrix[:, slot])]
-        jobs = [job for client in clients for job in self._jobs(client, slot)]
+        jobs = [job for client in turn.clients for job in self._jobs(client, turn.slot)]
         sent = self.workers.train(jobs, self.theta, self.buffers, self.stop)
         for job, update in zip(jobs, sent, strict=True):
             if not update.finite:
-                raise self._diverged(number, slot, job.client)
+                raise self._diverged(number, turn.slot, job.client)
         return {
             client: _mean([update for job, update in zip(jobs, sent, strict=True) if job.client == client])
-            for client in clients
+            for client in turn.clients
         }
 
     def _jobs(self, client: int, slot: int) -> list[Job]:
@@ -180,14 +174,35 @@ class Training:
         chosen = sorted(int(i) for i in draw.choice(len(region), size=self.settings.devices_per_slot, replace=False))
         return [Job(client=client, samples=region[i], seed=stream(seed, client, slot, i)) for i in chosen]
 
+    def _probe(self, need: Need, samples: Mapping[int, int], slot: int) -> dict[int, Probe]:
+        """The current model on so many of each client's samples, drawn anew in each slot."""
+        self.workspace.load(self.theta, self.buffers)
+        found: dict[int, Probe] = {}
+        with self.workers.all_threads():
+            for client, count in samples.items():
+                held = self.data[client]
+                draw = torch.Generator().manual_seed(stream(self.settings.seed, client, slot, _PROBES))
+                index = torch.randperm(len(held), generator=draw)[:count].to(held.x.device)
+                found[client] = probe(self.workspace, Samples(x=held.x[index], y=held.y[index]), self.task, need)
+        return found
+
     def _is_due(self, number: int) -> bool:
         every = self.settings.eval_every
-        return number == len(self.slots) - 1 or (every > 0 and (number + 1) % every == 0)
+        return number == self.guide.rounds - 1 or (every > 0 and (number + 1) % every == 0)
 
     def _score(self, theta: Tensor) -> Score:
         self.workspace.load(theta, self.buffers)
         with self.workers.all_threads():
             return evaluate(self.workspace, self.task.test, self.task)
+
+    def _score_last_round(self) -> None:
+        """Where nobody knew that it would be the last, it was not evaluated in its turn."""
+        if self.history and self.history[-1].accuracy is None:
+            done, score = self.history[-1], self._score(self.theta)
+            with self.run_file.transaction():
+                self.run_file.set_score(done.slot, score.accuracy, score.loss)
+                self.run_file.record_evaluation(_record(done.slot, "last", "", score, data="test"))
+            self.history[-1] = replace(done, accuracy=score.accuracy, test_loss=score.loss)
 
     def _last_score(self) -> Score:
         done = self.history[-1] if self.history else None
@@ -211,6 +226,7 @@ class Training:
             "aggregator": self.aggregator.state(),
             "server": self.server.state(),
             "average": {} if self.average is None else self.average.state(),
+            "guide": self.guide.state(),
         }
 
     def _restore(self) -> None:
@@ -222,13 +238,14 @@ class Training:
         self.server.restore(groups.get("server", {}))
         if self.average is not None:
             self.average.restore(groups.get("average", {}))
+        self.guide.restore(groups.get("guide", {}))
 
     def _on_device(self, samples: Samples) -> Samples:
         return Samples(x=samples.x.to(self.device), y=samples.y.to(self.device))
 
     def _diverged(self, number: int, slot: int, client: int | None) -> TrainingDiverged:
         who = "The global model" if client is None else f"The loss of client {self.names[client]!r}"
-        when = iso(self.plan.problem.slot_start(slot))
+        when = iso(self.problem.slot_start(slot))
         where = (
             f"is kept in {self.run_file.folder}"
             if self.run_file.folder
@@ -236,7 +253,7 @@ class Training:
         )
         kept = f"The model of round {number} {where}." if number else "No round was completed."
         return TrainingDiverged(
-            f"{who} is no longer a number in round {number + 1} of {len(self.slots)} (slot {slot}, {when}). {kept} "
+            f"{who} is no longer a number in round {number + 1} of {self.guide.rounds} (slot {slot}, {when}). {kept} "
             "Try an lr below "
             f"{self.settings.lr:g}, or an aggregator with bounded weights such as 'memory' (this run: "
             f"{self.settings.aggregator!r}).",
@@ -258,10 +275,6 @@ def _mean(sent: list[LocalUpdate]) -> LocalUpdate:
         loss=math.fsum(each.loss for each in sent) / len(sent),
         finite=True,
     )
-
-
-def _device_note(settings: Settings) -> str:
-    return "" if settings.devices_per_slot is None else f"{settings.devices_per_slot} devices together"
 
 
 def _record(slot: int, model: Which, client: str, score: Score, *, data: Literal["test", "train"]) -> EvaluationRecord:

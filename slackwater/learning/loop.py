@@ -16,6 +16,7 @@ import torch
 from slackwater.errors import ScenarioError, SlackwaterError
 from slackwater.learning.algorithm import Callback, Training
 from slackwater.learning.fitting import check, described, notes_of, plan_of, rebuilt
+from slackwater.learning.guide import ByPlan, Guide
 from slackwater.learning.result import Result, TrainingDiverged, TrainingStopped
 from slackwater.learning.settings import EVAL_EVERY, Settings
 from slackwater.learning.task import Task
@@ -33,7 +34,7 @@ def train(
     plan: Plan,
     task: Task,
     *,
-    aggregator: str = "memory",
+    aggregator: str | None = None,
     local_steps: int = 30,
     local_epochs: int | None = None,
     batch_size: int = 128,
@@ -52,14 +53,14 @@ def train(
     progress: Callback | None = None,
     tensorboard: bool = False,
 ) -> Result:
-    """Algorithm 1: train `task` by `plan`; see `Settings` for what each setting means.
+    """Algorithm 1: train `task` by `plan`; see `Settings` for what each setting means. Without an aggregator, the plan's own.
 
     With `out`, the folder gets `run.db` (ledger, rounds, checkpoint: `resume` goes on from it) and at the end
     `model.pt`. Same plan, task and settings give the same bits on the same machine. `progress` is called after every
     round.
     """
     settings = Settings(
-        aggregator=aggregator,
+        aggregator=plan.aggregator if aggregator is None else aggregator,
         local_steps=local_steps,
         local_epochs=local_epochs,
         batch_size=batch_size,
@@ -82,7 +83,7 @@ def train(
     run = Run.create(
         out, plan=plan.to_dict(), budget_kg=plan.problem.budget_kg, settings=settings.to_dict(), task=described(task)
     )
-    return _carry_out(run, plan, task, settings, progress)
+    return carry_out(run, _by_plan(plan, settings), task, settings, notes_of(plan, task, settings), progress)
 
 
 def resume(out: str | Path, *, task: Task | None = None, progress: Callback | None = None) -> Result:
@@ -93,22 +94,32 @@ def resume(out: str | Path, *, task: Task | None = None, progress: Callback | No
     """
     run = Run.open(out)
     try:
+        if "policy" in run.settings:
+            raise ScenarioError(
+                f"The run in {out} was by the policy {run.settings['policy']!r}. Go on with it by slackwater resume "
+                f"{out}, or slackwater.rivals.resume({str(out)!r}) in Python."
+            )
         plan, settings = plan_of(run), Settings.from_dict(run.settings)
         task = rebuilt(run) if task is None else task
         check(plan, task, settings)
-        was, now = run.task, described(task)
-        if (was["samples"], was["fingerprint"]) != (now["samples"], now["fingerprint"]):
-            raise ScenarioError(
-                f"The run in {out} was begun with other data than the task {task.name!r} has now: "
-                f"{sum(was['samples'])} samples over "
-                f"{len(was['samples'])} clients then, {sum(now['samples'])} over {len(now['samples'])} now. Make the "
-                "task as it was."
-            )
+        check_same_data(run, task)
         run.set_status("running")
     except BaseException:
         run.close()
         raise
-    return _carry_out(run, plan, task, settings, progress)
+    return carry_out(run, _by_plan(plan, settings), task, settings, notes_of(plan, task, settings), progress)
+
+
+def check_same_data(run: Run, task: Task) -> None:
+    """Refuse to go on with other data than the run began with."""
+    was, now = run.task, described(task)
+    if (was["samples"], was["fingerprint"]) != (now["samples"], now["fingerprint"]):
+        raise ScenarioError(
+            f"The run in {run.folder} was begun with other data than the task {task.name!r} has now: "
+            f"{sum(was['samples'])} samples over "
+            f"{len(was['samples'])} clients then, {sum(now['samples'])} over {len(now['samples'])} now. Make the "
+            "task as it was."
+        )
 
 
 def baseline(problem: Problem, task: Task, **settings: Any) -> Result:
@@ -120,15 +131,22 @@ def baseline(problem: Problem, task: Task, **settings: Any) -> Result:
     return train(no_slack_plan(problem), task, **settings)
 
 
-def _carry_out(run: Run, plan: Plan, task: Task, settings: Settings, progress: Callback | None) -> Result:
-    notes = notes_of(plan, task, settings)
+def _by_plan(plan: Plan, settings: Settings) -> ByPlan:
+    together = settings.devices_per_slot
+    return ByPlan(plan, note="" if together is None else f"{together} devices together")
+
+
+def carry_out(
+    run: Run, guide: Guide, task: Task, settings: Settings, notes: tuple[str, ...], progress: Callback | None
+) -> Result:
+    """Train from where the run's file stands to the guide's end."""
     with run, _threads(settings.threads), contextlib.ExitStack() as cleanup:
         try:
             if not run.events():
                 for note in notes:
                     log.warning(note)
                     run.log(note, level="warning")
-            training = Training(run, plan, task, settings, notes)
+            training = Training(run, guide, task, settings, notes)
             cleanup.callback(training.close)
             if settings.tensorboard and run.folder is not None:
                 from slackwater.learning.tensorboard import EventFile
@@ -149,7 +167,7 @@ def _carry_out(run: Run, plan: Plan, task: Task, settings: Settings, progress: C
                 else "It had no folder (--out, or out= in Python), so it cannot be resumed."
             )
             raise TrainingStopped(
-                f"Stopped after {len(training.history)} of {len(training.slots)} rounds, {run.ledger.spent_kg():.6g} "
+                f"Stopped after {len(training.history)} of {guide.rounds} rounds, {run.ledger.spent_kg():.6g} "
                 f"kg charged. {again}"
             ) from None
         except TrainingDiverged as error:

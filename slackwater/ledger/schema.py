@@ -149,7 +149,7 @@ def connect(path: Path | None, *, create: bool = False, read_only: bool = False)
     if path is None:
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     elif read_only:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        connection = _reading(path)
     else:
         if create:  # made by us before SQLite sees it, so that it is never readable by others; -wal and -shm follow it
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -180,4 +180,21 @@ def connect(path: Path | None, *, create: bool = False, read_only: bool = False)
         connection.close()
         raise
     connection.row_factory = sqlite3.Row
+    return connection
+
+
+def _reading(path: Path) -> sqlite3.Connection:
+    """A connection that only reads. What a killed writer left in its log is taken up first, which takes the right to write."""
+    address = path.absolute().as_uri()
+    connection = sqlite3.connect(f"{address}?mode=ro", uri=True, isolation_level=None)
+    try:
+        connection.execute("PRAGMA user_version")
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if "readonly" not in str(error):
+            raise SlackwaterError(f"{path} cannot be used as a run's file: {error}.") from None
+        connection = sqlite3.connect(f"{address}?mode=rw", uri=True, isolation_level=None, timeout=30.0)
+        connection.execute("PRAGMA query_only = ON")
+    except sqlite3.DatabaseError:
+        pass  # said by who asks for more
     return connection

@@ -17,6 +17,7 @@ from slackwater.planning.emissions import Emissions, emissions
 from slackwater.planning.metrics import Metrics
 from slackwater.planning.problem import Problem
 
+DEFAULT_AGGREGATOR = "memory"
 OPTIMAL_GAP = 1e-9
 """Relative gap up to which a schedule is called optimal."""
 
@@ -56,6 +57,11 @@ class Plan:
     """For alpha = "max-min": the least utility of any client, kg, which comes first."""
     recommended: Recommendation | None = None
     """What to train it with; None unless the plan was made with `auto=True`."""
+
+    @property
+    def aggregator(self) -> str:
+        """What it is trained with unless told otherwise: what was recommended, else `memory`."""
+        return DEFAULT_AGGREGATOR if self.recommended is None else self.recommended.aggregator
 
     @property
     def matrix(self) -> NDArray[np.bool_]:

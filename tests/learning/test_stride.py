@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import slackwater as sw
 from slackwater.errors import ScenarioError
 from slackwater.learning.aggregators import STRIDE_GAMMA, STRIDE_MOST, FedAvg, Participation, Stride
 from slackwater.learning.registry import make_aggregator
@@ -96,3 +97,15 @@ def test_its_name() -> None:
     assert (default.gamma, other.gamma) == (STRIDE_GAMMA, 0.8)
     with pytest.raises(ScenarioError, match="above 0 and at most 1"):
         make_aggregator("stride:0")
+
+
+def test_a_plan_is_trained_by_what_it_recommends() -> None:
+    problem = sw.Problem.from_costs(np.full((2, 8), 0.1), rounds=3, slack=5, budget_kg=0.7)
+    task = sw.tasks.digits(clients=2, seed=0)
+    plan = sw.plan(problem, auto=True)
+    assert plan.recommended is not None
+    by_default, asked, other = (
+        sw.train(plan, task, local_steps=2, threads=1, eval_every=0, **more)
+        for more in ({}, {"aggregator": plan.recommended.aggregator}, {"aggregator": "fedavg"})
+    )
+    assert by_default.loss == asked.loss != other.loss

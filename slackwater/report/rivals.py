@@ -1,0 +1,119 @@
+"""Methods side by side: a table for the terminal, and the picture of accuracy against kg, one line a method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from slackwater.report import style
+from slackwater.report.canvas import new_figure, tidy
+from slackwater.rivals.table import Line
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_OURS = "ours"
+_DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)))
+_SMALL_PT = 6.5
+
+
+def summary(table: Sequence[Line], *, synthetic: bool = False) -> RenderableType:
+    """A block for each budget, the most accurate method first."""
+    blocks: list[RenderableType] = []
+    for budget in sorted({line.budget_kg for line in table}):
+        view = Table(box=None, pad_edge=False, header_style="bold", title=f"{budget:g} kg", title_justify="left")
+        view.add_column("method")
+        for name in ("accuracy", "worst client", "kg", "slots", "rho_H", "h to target", "kg to target"):
+            view.add_column(name, justify="right")
+        for line in (one for one in table if one.budget_kg == budget):
+            view.add_row(Text(line.method), *_cells(line))
+        blocks.append(view)
+    target = table[0].target if table else math.nan
+    legend = (
+        f"mean and deviation over seeds; slots: until the last round; target: {target:.1%}, reached by so many seeds; rho_H inf: "
+        "somebody never trained."
+    )
+    blocks.append(Text(legend, style="dim"))
+    if synthetic:
+        blocks.append(Text(f"{style.SYNTHETIC}: typical profiles, not measured", style="bold yellow"))
+    return Group(*blocks)
+
+
+def _cells(line: Line) -> list[str]:
+    if not line.seeds:
+        return ["no schedule", *[""] * 6]
+    reached = f" ({line.reached} of {line.seeds})" if 0 < line.reached < line.seeds else ""
+    diverged = f" ({line.diverged} diverged)" if line.diverged else ""
+    return [
+        f"{100 * line.accuracy:.2f} ± {100 * line.accuracy_sd:.2f}{diverged}",
+        _number(100 * line.worst_client, ".2f") + _number(100 * line.worst_client_sd, ".2f", " ± "),
+        _number(line.kg, ".3f"),
+        _number(line.slots, ".0f"),
+        _number(line.rho_h, ".2f"),
+        _number(line.hours_to_target, ".0f") + reached,
+        _number(line.kg_to_target, ".3f"),
+    ]
+
+
+def _number(value: float, form: str, before: str = "") -> str:
+    return ("" if before else "-") if math.isnan(value) else f"{before}{value:{form}}"
+
+
+def chart(table: Sequence[Line], curves: Mapping[str, Sequence[Sequence[float]]], *, synthetic: bool = False) -> Figure:
+    """Accuracy against kg spent, one line a method, with the deviation over seeds; ours is drawn thicker, on top.
+
+    With several budgets a point is a budget. With one, `curves` (method -> [hours, kg, accuracy] as it trained) are drawn.
+    """
+    budgets = sorted({line.budget_kg for line in table})
+    best = {line.method: line.accuracy for line in table if line.seeds and line.budget_kg == budgets[-1]}
+    methods = sorted(best, key=lambda method: -best[method])
+    figure = new_figure(style.COLUMN_IN, 2.6 + 0.13 * math.ceil(len(methods) / 2))
+    axes = figure.subplots()
+    others = [method for method in methods if not method.startswith(_OURS)]
+    ours = [method for method in methods if method.startswith(_OURS)]
+    for method in methods:
+        own = method in ours
+        number = ours.index(method) if own else others.index(method)
+        look: dict[str, Any] = {
+            "color": style.INK if own else style.SERIES[number % (len(style.SERIES) - 1)],
+            "linestyle": _DASHES[(number if own else number // (len(style.SERIES) - 1)) % len(_DASHES)],
+            "marker": style.MARKERS[number % len(style.MARKERS)],
+            "linewidth": 1.8 if own else 0.9,
+            "markersize": 3.5 if own else 3.0,
+            "zorder": 4 if own else 3,
+            "label": method.replace("$", r"\$"),
+        }
+        if len(budgets) > 1:
+            points = sorted((line for line in table if line.method == method and line.seeds), key=lambda p: p.budget_kg)
+            kg = [p.budget_kg if math.isnan(p.kg) else p.kg for p in points]
+            spread = [100 * p.accuracy_sd for p in points]
+            axes.errorbar(kg, [100 * p.accuracy for p in points], yerr=spread, elinewidth=0.5, capsize=1.2, **look)
+        else:
+            way = curves.get(method, ())
+            axes.plot([kg for _, kg, _ in way], [100 * accuracy for *_, accuracy in way], markevery=0.2, **look)
+    _scales(axes, budgets)
+    figure.legend(
+        loc="outside lower center", ncols=3, frameon=False, fontsize=_SMALL_PT, handlelength=2.2, columnspacing=1.0
+    )
+    if synthetic:
+        figure.suptitle(style.SYNTHETIC, fontsize=style.FONT_PT, color=style.WARNING, fontweight="bold")
+    return figure
+
+
+def _scales(axes: Axes, budgets: Sequence[float]) -> None:
+    """Budgets as ticks where there are several: they are usually far apart, so the scale is logarithmic."""
+    if len(budgets) > 1:
+        axes.set_xscale("log")
+        axes.set_xticks(budgets, [f"{budget:.3g}" for budget in budgets])
+        axes.minorticks_off()
+    axes.set_xlabel("kg CO$_2$e spent", fontsize=style.FONT_PT)
+    axes.set_ylabel("test accuracy, %", fontsize=style.FONT_PT)
+    axes.grid(color=style.RULE, linewidth=0.5)
+    axes.set_axisbelow(True)
+    tidy(axes)

@@ -1,0 +1,260 @@
+"""A policy as the guide of a training run: it is shown what it may know, its probes are charged, and it cannot overspend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from slackwater.errors import ScenarioError
+from slackwater.learning.guide import Standing, Turn
+from slackwater.learning.local import LocalWork, stream
+from slackwater.learning.probe import Probe, share
+from slackwater.ledger.ledger import Charge, Ledger
+from slackwater.ledger.modelled import ModelledCharges
+from slackwater.ledger.run import RoundRecord
+from slackwater.planning.given import unproved_plan
+from slackwater.planning.plan import Plan
+from slackwater.planning.problem import Problem
+from slackwater.planning.stage import BUDGET_ROUNDING
+from slackwater.rivals.policy import Choice, Floats, Policy, View
+
+Probes = Literal["charged", "free"]
+PROBE_SAMPLES = 512
+"""Of a client, at most, for its losses or gradient: four of the usual batches."""
+PROBE = 1
+"""The ledger's attempt under which a probe is booked: 0 is the client's training in the same slot."""
+_POLICY = 4
+"""Of random numbers, beside the purposes in `slackwater.learning`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a run by a policy is asked to do, beside the settings of training."""
+
+    policy: str
+    probes: Probes = "charged"
+    """`free` for data centres, where a forward pass is neglected beside the training."""
+    probe_samples: int | None = PROBE_SAMPLES
+    """None: all that a client holds."""
+    speeds: tuple[float, ...] | None = None
+    """Of the clients; None: all the same."""
+
+    def __post_init__(self) -> None:
+        if self.probes not in ("charged", "free"):
+            raise ScenarioError(f"probes must be 'charged' or 'free', not {self.probes!r}.")
+        if self.probe_samples is not None and self.probe_samples < 1:
+            raise ScenarioError(f"probe_samples must be at least 1, not {self.probe_samples!r}.")
+        if self.speeds is not None and not all(speed > 0 for speed in self.speeds):
+            raise ScenarioError(f"speeds must be above 0, not {self.speeds!r}.")
+
+
+def empty_plan(problem: Problem, name: str) -> Plan:
+    """What the run's file keeps as its plan: the problem over its whole horizon, with nobody in it yet."""
+    whole = problem.with_settings(fine_tune=0, window="available")
+    nobody = np.zeros((len(problem.fleet), -(-whole.horizon // 8)), dtype=np.uint8)
+    return unproved_plan(whole, nobody, end=whole.horizon - whole.rounds, solver=f"policy:{name}", began=0.0)
+
+
+class ByPolicy:
+    """Asks a policy slot by slot, up to the horizon or until the budget pays no client-slot any more."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        policy: Policy,
+        terms: Terms,
+        *,
+        samples: Sequence[int],
+        work: LocalWork,
+        seed: int,
+        note: str = "",
+    ) -> None:
+        self.plan, self.problem, self.policy, self.terms = plan, plan.problem, policy, terms
+        self.rounds = self.problem.horizon
+        self.samples, self.seed, self.note = np.array(samples, dtype=np.int64), seed, note
+        self.probe_count = np.minimum(self.samples, terms.probe_samples or self.samples.max())
+        self.probe_share = np.zeros(len(self.samples))
+        """[client], of the energy of local training; 0 where probes are free."""
+        if policy.needs is not None and terms.probes == "charged":
+            pairs = zip(self.probe_count, self.samples, strict=True)
+            self.probe_share = np.array([share(policy.needs, int(m), int(n), work) for m, n in pairs])
+        costs = self.problem.costs
+        self.g = costs.dense()
+        self.there = costs.can_train()
+        self.idle = costs.idle_kg()
+        cheapest = np.where(self.there, self.g, np.inf).min(axis=0)
+        if costs.server_kg is not None:
+            cheapest = cheapest + costs.server_kg
+        self.cheapest_ahead = np.minimum.accumulate(cheapest[::-1])[::-1]
+        self.slot = 0
+        self.since: list[float] = []
+        """kg booked after the last round; with the round's own total this is what is spent, on whichever way we came here."""
+        self.lines: list[Charge] = []
+        """Of the turn under way, not booked yet."""
+        self.counted = 0
+        clients = len(self.problem.fleet)
+        self.losses, self.last = np.full(clients, np.nan), np.full(clients, -1)
+        self.participation = np.zeros(clients, dtype=np.int64)
+
+    def next(self, standing: Standing) -> Turn | None:
+        """The next slot in which the policy wants somebody whom the budget pays."""
+        self._learn(standing.history)
+        while self.slot < self.problem.horizon:
+            slot = self.slot
+            if self._left(standing) < self.idle[slot] + self.cheapest_ahead[slot]:
+                return None
+            self._book(standing.ledger, self._lines(slot, []))  # idle draw
+            probed = self._probed(standing, slot)
+            choice = self.policy.choose(self._view(standing, slot, probed))
+            clients = self._fitting(standing, slot, choice)
+            self.slot += 1
+            if clients:
+                self.lines = [line for line in self._lines(slot, clients) if line.cause != "idle"]
+                chosen = tuple(sorted(clients))
+                counts = self.participation.copy()
+                counts[list(chosen)] += 1
+                pi = counts / (slot + 1)
+                return Turn(slot=slot, clients=chosen, in_window=False, pi=pi, weights=_weights(choice, chosen))
+        return None
+
+    def charge(self, ledger: Ledger, turn: Turn | None) -> None:
+        """Book the turn's training and server; idle draw and probes were booked as the slots passed."""
+        if turn is not None:
+            self._book(ledger, self.lines)
+
+    def never(self, history: Sequence[RoundRecord]) -> tuple[int, ...]:
+        """Those that the policy never chose."""
+        seen = {name for done in history for name in done.participants}
+        return tuple(i for i, name in enumerate(self.problem.fleet.names) if str(name) not in seen)
+
+    def state(self) -> dict[str, Tensor]:
+        """The policy's own; the rest is in the rounds."""
+        return {key: torch.from_numpy(np.array(value)) for key, value in self.policy.state().items()}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Go on after the last round that was kept; slots after it are asked again, and answer the same."""
+        self.policy.restore({key: value.cpu().numpy().copy() for key, value in state.items()})
+
+    def _learn(self, history: Sequence[RoundRecord]) -> None:
+        """From rounds that are new."""
+        index = {str(name): i for i, name in enumerate(self.problem.fleet.names)}
+        for done in history[self.counted :]:
+            for name in done.participants:
+                client = index[name]
+                self.losses[client] = done.losses[name]
+                self.last[client] = done.number
+                self.participation[client] += 1
+            self.slot = done.slot + 1
+            self.since = []
+        self.counted = len(history)
+
+    def _spent(self, standing: Standing) -> float:
+        before = standing.history[-1].spent_kg if standing.history else 0.0
+        return math.fsum([before, *self.since])
+
+    def _left(self, standing: Standing) -> float:
+        return self.problem.budget_kg * (1 + BUDGET_ROUNDING) - self._spent(standing)
+
+    def _view(self, standing: Standing, slot: int, probed: Mapping[int, Probe]) -> View:
+        costs, number = self.problem.costs, len(standing.history)
+        clients = len(self.problem.fleet)
+        losses = np.full(clients, np.nan)
+        for client, found in probed.items():
+            losses[client] = found.rms_loss
+        gradients = {c: _numpy(p.gradient) for c, p in probed.items() if p.gradient is not None}
+        speeds = np.ones(clients) if self.terms.speeds is None else np.array(self.terms.speeds, dtype=np.float64)
+        return View(
+            slot=slot,
+            slots=self.problem.horizon,
+            number=number,
+            forecast=costs.intensity[costs.row, slot:],
+            available=self.there[:, slot:] & (self.participation < self.problem.fleet.max_slots)[:, None],
+            energy_kwh=costs.energy_kwh,
+            server_kg=0.0 if costs.server_kg is None else float(costs.server_kg[slot]),
+            samples=self.samples,
+            speeds=speeds,
+            losses=self.losses.copy(),
+            age=np.where(self.last < 0, 0, number - self.last),
+            participation=self.participation.copy(),
+            budget_kg=self.problem.budget_kg,
+            spent_kg=self._spent(standing),
+            probe_kg=self.probe_share * self.g[:, slot],
+            probed_losses=losses,
+            gradients=gradients,
+            rng=np.random.default_rng(stream(self.seed, slot, _POLICY)),
+        )
+
+    def _probed(self, standing: Standing, slot: int) -> dict[int, Probe]:
+        """What the policy asks for, charged before it is computed; whom the budget does not pay is not asked."""
+        need = self.policy.needs
+        if need is None:
+            return {}
+        samples: dict[int, int] = {}
+        lines: list[Charge] = []
+        left = self._left(standing)
+        for client in self.policy.asks(self._view(standing, slot, {})):
+            part = float(self.probe_share[client])
+            kg = part * float(self.g[client, slot])
+            if kg > left or not self.there[client, slot]:
+                continue
+            left -= kg
+            samples[client] = int(self.probe_count[client])
+            if self.terms.probes == "charged":
+                line = next(line for line in self._lines(slot, [client]) if line.cause == "training")
+                energy = part * float(self.problem.costs.energy_kwh[client])
+                note = f"probe: {need} of {samples[client]} samples, {part:.3g} of the energy of local training"
+                lines.append(replace(line, kg=kg, energy_kwh=energy, attempt=PROBE, note=note))
+        self._book(standing.ledger, lines)
+        return standing.probe(need, samples, slot) if samples else {}
+
+    def _fitting(self, standing: Standing, slot: int, choice: Choice) -> list[int]:
+        """In the policy's own order, those who are there and whom the budget and the limits allow."""
+        server = self.problem.costs.server_kg
+        left = self._left(standing) - (0.0 if server is None else float(server[slot]))
+        most = self.problem.max_parallel or len(self.problem.fleet)
+        fitting: list[int] = []
+        for client in dict.fromkeys(int(c) for c in choice.clients):
+            if len(fitting) == most:
+                break
+            free = self.there[client, slot] and self.participation[client] < self.problem.fleet.max_slots[client]
+            if free and self.g[client, slot] <= left:
+                left -= float(self.g[client, slot])
+                fitting.append(client)
+        return fitting
+
+    def _lines(self, slot: int, clients: Sequence[int]) -> list[Charge]:
+        """Of one slot with these clients in it."""
+        matrix: NDArray[np.bool_] = np.zeros((len(self.problem.fleet), self.problem.horizon), dtype=bool)
+        matrix[list(clients), slot] = True
+        return ModelledCharges(replace(self.plan, packed=np.packbits(matrix, axis=1)), note=self.note).of(slot, slot)
+
+    def _book(self, ledger: Ledger, lines: Sequence[Charge]) -> None:
+        """Once: what a killed run booked already is not booked again."""
+        self.since += [line.kg for line in lines]
+        if lines:
+            booked = {(c.client, c.cause, c.attempt) for c in ledger.charges(slot=lines[0].slot) if c.kind == "charge"}
+            new = [line for line in lines if (line.client, line.cause, line.attempt) not in booked]
+            if new:
+                ledger.charge(*new)
+
+
+def _weights(choice: Choice, clients: Sequence[int]) -> dict[int, float] | None:
+    """The policy's own, scaled to the same sum where somebody was left out."""
+    if not choice.weights:
+        return None
+    whole = math.fsum(choice.weights.values())
+    kept = math.fsum(choice.weights[client] for client in clients)
+    if kept <= 0:
+        return None
+    return {client: choice.weights[client] * whole / kept for client in clients}
+
+
+def _numpy(gradient: Tensor) -> Floats:
+    return gradient.detach().cpu().numpy().astype(np.float64)

@@ -1,0 +1,127 @@
+"""Train by a policy, and go on after a stop: `slackwater.learning`'s loop, with the policy as its guide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from slackwater.errors import ScenarioError
+from slackwater.learning.algorithm import Callback
+from slackwater.learning.fitting import described, plan_of, rebuilt
+from slackwater.learning.loop import carry_out, check_same_data
+from slackwater.learning.result import Result
+from slackwater.learning.settings import Settings
+from slackwater.learning.task import Task
+from slackwater.ledger.run import Run
+from slackwater.planning.plan import Plan
+from slackwater.planning.problem import Problem
+from slackwater.rivals.guide import PROBE_SAMPLES, ByPolicy, Probes, Terms, empty_plan
+from slackwater.rivals.policy import Policy
+from slackwater.rivals.registry import make_policy
+
+
+def train(
+    problem: Problem,
+    task: Task,
+    *,
+    policy: str,
+    probes: Probes = "charged",
+    probe_samples: int | None = PROBE_SAMPLES,
+    speeds: Sequence[float] | None = None,
+    out: str | Path | None = None,
+    progress: Callback | None = None,
+    **settings: Any,
+) -> Result:
+    """Train `task` by a policy over the horizon of `problem`, within its budget; settings as for `slackwater.train`.
+
+    The problem's own window and alpha are not used. With `out`, the folder gets `run.db`, from which `resume` goes on to the same bits, and
+    at the end `model.pt`. `probes="free"` neglects what losses and gradients of clients that do not train cost.
+    """
+    chosen = make_policy(policy)
+    terms = Terms(
+        policy=policy,
+        probes=probes,
+        probe_samples=probe_samples,
+        speeds=None if speeds is None else tuple(float(speed) for speed in speeds),
+    )
+    threads = settings.pop("threads", None)
+    full = Settings(
+        **{"aggregator": chosen.aggregator, **settings},
+        threads=torch.get_num_threads() if threads is None else threads,
+    )
+    plan = empty_plan(problem, policy)
+    _check(problem, task, full, terms, out)
+    run = Run.create(
+        out,
+        plan=plan.to_dict(),
+        budget_kg=problem.budget_kg,
+        settings=full.to_dict() | asdict(terms),
+        task=described(task),
+    )
+    return _carry_out(run, plan, chosen, terms, task, full, progress)
+
+
+def resume(out: str | Path, *, task: Task | None = None, progress: Callback | None = None) -> Result:
+    """Go on with a run by a policy, to the same bits as if it had not stopped; one that is done gives its result again."""
+    run = Run.open(out)
+    try:
+        own = {field.name for field in fields(Terms)}
+        if "policy" not in run.settings:
+            raise ScenarioError(f"The run in {out} was by a plan, not by a policy. Go on with: slackwater resume {out}")
+        kept = {key: value for key, value in run.settings.items() if key in own}
+        speeds = kept.pop("speeds", None)
+        terms = Terms(**kept, speeds=None if speeds is None else tuple(speeds))
+        settings = Settings.from_dict({key: value for key, value in run.settings.items() if key not in own})
+        task = rebuilt(run) if task is None else task
+        plan = plan_of(run)
+        _check(plan.problem, task, settings, terms, out)
+        check_same_data(run, task)
+        run.set_status("running")
+    except BaseException:
+        run.close()
+        raise
+    return _carry_out(run, plan, make_policy(terms.policy), terms, task, settings, progress)
+
+
+def _carry_out(
+    run: Run, plan: Plan, policy: Policy, terms: Terms, task: Task, settings: Settings, progress: Callback | None
+) -> Result:
+    together = settings.devices_per_slot
+    guide = ByPolicy(
+        plan,
+        policy,
+        terms,
+        samples=[len(samples) for samples in task.clients],
+        work=settings.work,
+        seed=settings.seed,
+        note="" if together is None else f"{together} devices together",
+    )
+    notes: tuple[str, ...] = ()
+    if policy.needs is not None and terms.probes == "free":
+        notes = (
+            f"What the policy {terms.policy!r} computes on clients that do not train ({policy.needs}) is not charged.",
+        )
+    return carry_out(run, guide, task, settings, notes, progress)
+
+
+def _check(problem: Problem, task: Task, settings: Settings, terms: Terms, out: str | Path | None) -> None:
+    count = len(problem.fleet)
+    if len(task.clients) != count:
+        raise ScenarioError(
+            f"The scenario has {count} clients and the task {task.name!r} has data for {len(task.clients)}. Make the "
+            f"task with clients={count}."
+        )
+    if terms.speeds is not None and len(terms.speeds) != count:
+        raise ScenarioError(f"speeds has {len(terms.speeds)} entries, but there are {count} clients.")
+    if bool(task.devices) != (settings.devices_per_slot is not None):
+        raise ScenarioError("devices_per_slot and a task with devices belong together: give both or neither.")
+    if settings.averaging is not None:
+        raise ScenarioError(
+            "averaging needs to know the number of rounds in advance, which a policy does not. Leave it out."
+        )
+    if settings.tensorboard and out is None:
+        raise ScenarioError("tensorboard=True needs a folder to write to: name one with --out (out= in Python).")

@@ -1,0 +1,229 @@
+"""Runs by a policy: within the budget whatever it wants, its probes charged, and resumed to the same bits."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from small_rivals import small_problem
+
+from slackwater import Client, learning, rivals
+from slackwater.errors import ScenarioError
+from slackwater.learning.algorithm import Training
+from slackwater.learning.result import Progress, Result
+from slackwater.learning.task import Samples, Task
+from slackwater.ledger import Run
+from slackwater.rivals.policy import Choice, Online, View
+from slackwater.rivals.registry import policy_names
+
+SMALL: dict[str, Any] = {"local_steps": 3, "batch_size": 16, "threads": 1, "eval_every": 2}
+
+
+class Wants(Online):
+    """Everybody, always, in an order and with weights that change with the slot."""
+
+    def choose(self, view: View) -> Choice:
+        order = [int(c) for c in view.rng.permutation(view.clients)]
+        weights = {c: float(1 + c) for c in order} if view.slot % 2 else {}
+        return Choice(clients=order, weights=weights)
+
+
+class AsksAll(Wants):
+    """The same, after asking everybody for a gradient."""
+
+    needs = "gradients"
+
+    def asks(self, view: View) -> list[int]:
+        return list(range(view.clients))
+
+
+rivals.register_policy("wants", Wants)
+rivals.register_policy("asks-all", AsksAll)
+
+
+def blobs(clients: int = 3) -> Task:
+    draw = torch.Generator().manual_seed(1)
+    means = 2 * torch.randn(3, 5, generator=draw)
+
+    def samples(count: int) -> Samples:
+        y = torch.randint(0, 3, (count,), generator=draw)
+        return Samples(x=means[y] + torch.randn(count, 5, generator=draw), y=y)
+
+    return Task(
+        name="blobs",
+        clients=[samples(40 + 7 * i) for i in range(clients)],
+        test=samples(60),
+        model=lambda: torch.nn.Linear(5, 3),
+        client_tests=[samples(20) for _ in range(clients)],
+    )
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return blobs()
+
+
+@pytest.fixture(scope="module")
+def digits() -> Task:
+    return learning.tasks.make("digits", clients=3)
+
+
+def same(one: Result, other: Result) -> bool:
+    """Bit for bit, wall times aside."""
+    rows = [
+        [(d.slot, d.participants, d.weights, d.losses, d.update_norm, d.accuracy, d.spent_kg) for d in result.history]
+        for result in (one, other)
+    ]
+    return rows[0] == rows[1] and all(torch.equal(one.model[key], other.model[key]) for key in one.model)
+
+
+@pytest.mark.parametrize("name", [name for name in policy_names() if name not in ("wants", "asks-all")])
+def test_every_policy_learns_digits_within_the_budget(name: str, digits: Task) -> None:
+    result = rivals.train(small_problem(), digits, policy=name, local_steps=10, threads=1, eval_every=0)
+    assert result.emissions_kg <= 0.4 * (1 + 1e-11)
+    assert result.accuracy > 0.5
+    assert result.history[-1].accuracy == result.last_accuracy
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    budget=st.floats(0.001, 1.5),
+    policy=st.sampled_from(["wants", "asks-all"]),
+    idle=st.booleans(),
+    server=st.booleans(),
+    most=st.none() | st.integers(1, 3),
+    absent=st.integers(0, 4095),
+)
+def test_no_policy_can_overspend(
+    task: Task, budget: float, policy: str, idle: bool, server: bool, most: int | None, absent: int
+) -> None:
+    there = np.ones((3, 12), dtype=bool)
+    there[0] = [bool(absent >> slot & 1) for slot in range(12)]
+    problem = small_problem(
+        budget_kg=budget, available=there, max_parallel=most, server_kg=np.full(12, 0.01) if server else None
+    )
+    if idle:
+        zones = zip("abc", problem.traces.zones, strict=True)
+        problem = problem.with_settings(clients=[Client(name=n, zone=z, power_w=1000, idle_w=100) for n, z in zones])
+    result = rivals.train(problem, task, policy=policy, **SMALL)
+    assert result.emissions_kg <= budget * (1 + 1e-11)
+    names = [str(name) for name in problem.fleet.names]
+    for done in result.history:
+        assert len(done.participants) <= (most or 3)
+        assert all(there[names.index(name), done.slot] for name in done.participants)
+        if done.slot % 2:  # the policy's weights keep their sum where somebody was left out
+            assert sum(done.weights.values()) == pytest.approx(6)
+
+
+def test_what_does_not_fit_is_left_out_in_the_policys_own_order(task: Task) -> None:
+    class InOrder(Online):
+        def choose(self, view: View) -> Choice:
+            return Choice(clients=[2, 0, 1])
+
+    rivals.register_policy("in-order", InOrder)
+    g = [[0.3, 9], [0.2, 9], [0.6, 9]]  # 0.6 is paid, 0.3 no more, 0.2 is
+    problem = small_problem().from_costs(g, rounds=1, slack=1, budget_kg=0.8)
+    result = rivals.train(problem, task, policy="in-order", **SMALL)
+    assert [done.participants for done in result.history] == [("client-2", "client-3")]
+    assert result.emissions_kg == pytest.approx(0.8)
+    assert result.never == ("client-1",)
+
+
+def test_probes_are_charged_to_those_who_compute_them(task: Task, tmp_path: Path) -> None:
+    problem = small_problem(budget_kg=0.3)
+    free = rivals.train(problem, task, policy="asks-all", probes="free", **SMALL)
+    paid = rivals.train(problem, task, policy="asks-all", out=tmp_path / "run", **SMALL)
+    assert sum(len(d.participants) for d in paid.history) < sum(len(d.participants) for d in free.history)
+    assert any("not charged" in note for note in free.notes)
+    g = problem.costs.dense()
+    with Run.open(tmp_path / "run", read_only=True) as run:
+        probes = [line for line in run.ledger.charges(slot=0) if line.note.startswith("probe")]
+        assert run.ledger.spent_kg() == pytest.approx(paid.emissions_kg)
+    # A gradient over 40, 47 and 54 samples costs three units each; the training 3 steps of 16 samples, three units each.
+    assert [line.kg for line in probes] == pytest.approx([g[i, 0] * (40 + 7 * i) / (3 * 16) for i in range(3)])
+
+
+def test_a_gradient_is_that_of_the_current_model(task: Task) -> None:
+    seen: list[Any] = []
+
+    class Looks(AsksAll):
+        def choose(self, view: View) -> Choice:
+            seen.append((view.slot, dict(view.gradients), view.probed_losses))
+            return Choice(clients=[0])
+
+    rivals.register_policy("looks", Looks)
+    rivals.train(small_problem(), task, policy="looks", seed=5, **SMALL)
+    torch.manual_seed(5)
+    model = task.model()
+    x, y = task.clients[1].x, task.clients[1].y
+    each = torch.nn.functional.cross_entropy(model(x), y, reduction="none")
+    each.mean().backward()
+    expected = torch.cat([p.grad.reshape(-1) for p in model.parameters()]).numpy()  # type: ignore[union-attr]
+    slot, gradients, losses = seen[0]
+    assert slot == 0
+    assert gradients[1] == pytest.approx(expected, rel=1e-4, abs=1e-7)
+    assert losses[1] == pytest.approx(float(each.detach().square().mean().sqrt()), rel=1e-5)
+
+
+class Killed(BaseException):
+    """As if the process had been killed."""
+
+
+@pytest.mark.parametrize("name", ["fedzero-fresh", "cafe", "tifl", "ca-fed", "random", "asks-all"])
+@pytest.mark.parametrize("moment", ["round", "probe"])
+def test_a_killed_run_goes_on_to_the_same_bits(
+    name: str, moment: str, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, how = small_problem(budget_kg=0.35, slots=24), SMALL | {"local_steps": 20}
+    whole = rivals.train(problem, task, policy=name, out=tmp_path / "whole", **how)
+    assert len(whole.history) > 2
+    calls = [0]
+
+    def die(step: Progress) -> None:
+        if step.done.number == 1:
+            raise Killed
+
+    def probe(self: Training, *arguments: Any) -> Any:
+        calls[0] += 1
+        if moment == "probe" and calls[0] == 3:  # its charge is booked, and nobody has trained in the slot
+            raise Killed
+        return inner(self, *arguments)
+
+    inner = Training._probe
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "_probe", probe)
+        with contextlib.suppress(Killed):
+            rivals.train(problem, task, policy=name, out=tmp_path / "run", progress=die, **how)
+    resumed = rivals.resume(tmp_path / "run", task=task)
+    assert same(resumed, whole)
+    books = []
+    for folder in ("whole", "run"):
+        with Run.open(tmp_path / folder, read_only=True) as run:
+            books.append(sorted((c.slot, c.client, c.cause, c.attempt, c.kg) for c in run.ledger.charges()))
+    assert books[0] == books[1]
+    assert same(rivals.resume(tmp_path / "run", task=task), whole)  # done: the same again
+
+
+def test_a_run_by_a_policy_is_not_taken_for_one_by_a_plan(task: Task, tmp_path: Path) -> None:
+    rivals.train(small_problem(), task, policy="wants", out=tmp_path / "run", **SMALL)
+    with pytest.raises(ScenarioError, match="by the policy 'wants'"):
+        learning.resume(tmp_path / "run", task=task)
+
+
+def test_what_does_not_fit_together_is_refused(task: Task) -> None:
+    for wrong, said in (
+        ({"averaging": 3}, "averaging"),
+        ({"speeds": [1, 2]}, "speeds has 2"),
+        ({"probes": "cheap"}, "'charged' or 'free'"),
+        ({"tensorboard": True}, "folder"),
+    ):
+        with pytest.raises(ScenarioError, match=said):
+            rivals.train(small_problem(), task, policy="random", **SMALL | wrong)
+    with pytest.raises(ScenarioError, match="clients=2"):
+        rivals.train(small_problem(2), task, policy="random", **SMALL)
