@@ -313,7 +313,15 @@ def is_written(folder: Path) -> bool | None:
         return True
     except (OSError, ValueError):
         return False
-    return True
+    return not _is_zombie(int(pid))
+
+
+def _is_zombie(pid: int) -> bool:
+    """Dead, but not yet collected by its parent, as Flower leaves its apps for minutes; only Linux says so."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+    except (OSError, IndexError):
+        return False
 
 
 def _unlock(handle: int | None) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from slackwater.ledger import Run
+from slackwater.ledger.run import is_written
 
 KILLED = """
 import os, signal, sqlite3, sys
@@ -26,3 +30,13 @@ def test_what_a_killed_writer_left_is_taken_up(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "run.db-journal").stat().st_size > 0
     with Run.open(tmp_path / "run", read_only=True) as run:
         assert [message for _, _, _, message in run.events()] == ["kept"]
+
+
+def test_a_dead_writer_that_nobody_collected_does_not_write(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as writer:
+        (tmp_path / "run" / "run.lock").write_text(f"{writer.pid} {platform.node()}\n")
+        assert is_written(tmp_path / "run")
+        os.kill(writer.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, writer.pid, os.WEXITED | os.WNOWAIT)  # dead now, and still in the table of processes
+        assert not is_written(tmp_path / "run")
