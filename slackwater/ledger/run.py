@@ -19,7 +19,7 @@ from slackwater._version import __version__
 from slackwater.errors import SlackwaterError
 from slackwater.ledger.journal import Journal
 from slackwater.ledger.ledger import Ledger, transaction
-from slackwater.ledger.schema import LOCK, connect
+from slackwater.ledger.schema import LOCK, connect, reading
 
 Status = Literal["running", "stopped", "diverged", "failed", "done"]
 Level = Literal["info", "warning", "error"]
@@ -141,14 +141,14 @@ class Run:
         if not path.exists():
             return False
         try:
-            connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+            connection = reading(path)
             try:
                 tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
                 foreign = bool(tables) and "charges" not in tables
                 return foreign or (bool(tables) and connection.execute("SELECT count(*) FROM run").fetchone()[0] > 0)
             finally:
                 connection.close()
-        except sqlite3.DatabaseError:
+        except (sqlite3.DatabaseError, SlackwaterError):
             return True
 
     @classmethod

@@ -149,7 +149,7 @@ def connect(path: Path | None, *, create: bool = False, read_only: bool = False)
     if path is None:
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     elif read_only:
-        connection = _reading(path)
+        connection = reading(path)
     else:
         if create:  # made by us before SQLite sees it, so that it is never readable by others; -wal and -shm follow it
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -183,7 +183,7 @@ def connect(path: Path | None, *, create: bool = False, read_only: bool = False)
     return connection
 
 
-def _reading(path: Path) -> sqlite3.Connection:
+def reading(path: Path) -> sqlite3.Connection:
     """A connection that only reads. What a killed writer left in its log is taken up first, which takes the right to write."""
     address = path.absolute().as_uri()
     connection = sqlite3.connect(f"{address}?mode=ro", uri=True, isolation_level=None)

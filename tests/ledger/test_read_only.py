@@ -40,3 +40,14 @@ def test_a_dead_writer_that_nobody_collected_does_not_write(tmp_path: Path) -> N
         os.kill(writer.pid, signal.SIGKILL)
         os.waitid(os.P_PID, writer.pid, os.WEXITED | os.WNOWAIT)  # dead now, and still in the table of processes
         assert not is_written(tmp_path / "run")
+
+
+def test_a_run_killed_while_its_file_was_made_was_not_begun(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    making = KILLED.replace(
+        'db.execute("BEGIN IMMEDIATE")', 'db.execute("BEGIN"); db.execute("CREATE TABLE events (at, level, message)")'
+    )
+    subprocess.run([sys.executable, "-c", making, str(folder / "run.db")])
+    assert (folder / "run.db-journal").stat().st_size > 0
+    assert not Run.begun(folder)
