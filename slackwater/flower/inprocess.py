@@ -30,6 +30,9 @@ class InProcessGrid(Grid):
     Each node keeps a context of its own, as it would have on its machine. Work is done when its reply is pulled.
     """
 
+    works_when_pulled = True
+    """So replies are pulled one after another, in the caller's thread."""
+
     def __init__(
         self,
         client_app: ClientApp,

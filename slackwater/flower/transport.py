@@ -12,12 +12,11 @@ from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
 
 from slackwater.flower.identity import Identities
+from slackwater.flower.pulling import replies
 from slackwater.flower.records import to_arrays, to_content, to_reply
 from slackwater.live.transport import Reply, Site, Work
 
 log = logging.getLogger(__name__)
-_POLL_S = (0.2, 3.0)
-"""Between two looks for replies: first and longest. Slots are long, rounds in tests are not."""
 _LEAST_S = 1.0
 
 
@@ -41,7 +40,7 @@ class GridTransport:
 
         Nodes with a registered name are asked for their zone and power if `ask_registered`: that takes a process on each.
         """
-        self._grid, self._now, self._sleep = grid, now, sleep
+        self._grid, self._now = grid, now
         self._identities = Identities(
             grid, names=names, ask_registered=ask_registered, patience_s=patience_s, sleep=sleep
         )
@@ -72,7 +71,10 @@ class GridTransport:
             else:
                 why = "is not online" if message is None else "could not be sent its work: the SuperLink refused it"
                 yield Reply(client=client, outcome="lost", error=f"{client!r} {why}.")
-        yield from self._replies(waiting, deadline)
+        for message in replies(self._grid, list(waiting), deadline):
+            answered = waiting.pop(message.metadata.reply_to_message_id, None)
+            if answered is not None:
+                yield self.read(answered, message)
         for client in waiting.values():
             yield Reply(client=client, outcome="late", error=f"{client!r} had not answered by the end of its slot.")
 
@@ -109,24 +111,6 @@ class GridTransport:
             )
         return to_reply(client, message, verified=site.verified)
 
-    def _replies(self, waiting: dict[str, str], deadline: float) -> Iterator[Reply]:
-        """Replies until all are there or it is late; takes those that came out of `waiting`."""
-        pause, longest = _POLL_S
-        while waiting:
-            came = self._pull(list(waiting))
-            for message in came:
-                client = waiting.pop(message.metadata.reply_to_message_id, None)
-                if client is not None:
-                    yield self.read(client, message)
-            left = deadline - time.monotonic()
-            if not waiting or left <= 0:
-                return
-            if came:
-                pause = _POLL_S[0]
-                continue
-            self._sleep(min(pause, left))
-            pause = min(pause * 1.5, longest)
-
     def _push(self, message: Message) -> str | None:
         """Its id; None where the SuperLink did not take it. It is not tried again: it may have gone out."""
         try:
@@ -134,10 +118,3 @@ class GridTransport:
         except httpx.HTTPError as error:
             log.warning("The SuperLink did not take a message (%s).", type(error).__name__)
             return None
-
-    def _pull(self, message_ids: list[str]) -> list[Message]:
-        try:
-            return list(self._grid.pull_messages(message_ids))
-        except httpx.HTTPError as error:  # what Flower does not try again itself, as while a SuperLink starts
-            log.warning("The SuperLink did not give the replies (%s); trying again.", type(error).__name__)
-            return []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 
 import httpx
 import numpy as np
+import pytest
 from flwr.app import Message
 from flwr.serverapp import Grid
 from small_apps import MODEL, SITES, TroubledGrid, adding_app, work
@@ -173,7 +175,57 @@ def test_a_message_that_the_superlink_does_not_take_is_lost_and_not_sent_again()
     assert len(grid.pushed) == 2 * len(SITES)
 
 
-def test_many_clients() -> None:
+class Remote(TroubledGrid):
+    """As behind a SuperLink: work is done elsewhere, and a pull may hang in a reply whose upload does not end."""
+
+    works_when_pulled = False
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self.hanging: set[int] = set()
+        self.uploaded = threading.Event()
+        self.one = threading.Lock()  # nodes are processes of their own: here they take turns
+
+    def pull_messages(self, message_ids: object) -> list[Message]:
+        ids = list(message_ids)  # type: ignore[call-overload]
+        if self.hanging.intersection(self._node(one) for one in ids if one in self._pending):
+            self.uploaded.wait(30)
+        with self.one:
+            return super().pull_messages(ids)
+
+
+def test_a_reply_that_hangs_holds_up_neither_the_others_nor_the_slot() -> None:
+    grid = Remote(adding_app(), SITES)
+    transport = GridTransport(grid, patience_s=5)
+    transport.online()
+    grid.hanging = {grid.ids["dublin"]}
+    replies = transport.train({name: work() for name in SITES}, datetime.now(UTC) + timedelta(seconds=2))
+    began = time.monotonic()
+    first = [next(replies), next(replies)]
+    assert {reply.client: reply.outcome for reply in first} == {"lyon": "done", "helsinki": "done"}
+    (last,) = replies
+    assert (last.client, last.outcome) == ("dublin", "late")
+    assert time.monotonic() - began < 10
+    grid.hanging, _ = set(), grid.uploaded.set()
+    assert transport.online().keys() == SITES.keys()
+    again = transport.train({"dublin": work()}, datetime.now(UTC) + timedelta(seconds=30))
+    assert [reply.outcome for reply in again] == ["done"]
+
+
+@pytest.mark.parametrize("kind", [TroubledGrid, Remote])
+def test_many_clients(kind: type[TroubledGrid]) -> None:
     names = [f"c{i}" for i in range(200)]
-    replies = sent(TroubledGrid(adding_app(), {name: {} for name in names}), {name: work() for name in names}, 60.0)
+    replies = sent(kind(adding_app(), {name: {} for name in names}), {name: work() for name in names}, 60.0)
     assert all(reply.outcome == "done" for reply in replies.values())
+
+
+def test_a_grid_that_fails_in_reading_makes_who_is_left_late_at_once() -> None:
+    class Broken(Remote):
+        def pull_messages(self, message_ids: object) -> list[Message]:
+            if self.pushed[-1].metadata.message_type == "train":
+                raise ValueError("not a message")
+            return super().pull_messages(message_ids)
+
+    began = time.monotonic()
+    assert sent(Broken(adding_app(), SITES), {"lyon": work()})["lyon"].outcome == "late"
+    assert time.monotonic() - began < 20
