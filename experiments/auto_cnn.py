@@ -32,6 +32,7 @@ CNN_BUDGETS = (3, 4, 5, 10, 20, 30, 40)
 @click.option("--seeds", default=",".join(map(str, SEARCH_SEEDS)))
 @click.option("--rules", default=OURS, help="Aggregators, on auto's schedules.")
 @click.option("--local-steps", default=sweeps.LOCAL_STEPS, show_default=True)
+@click.option("--batch-size", default=sweeps.BATCH, show_default=True)
 @click.option("--jobs", default=1, show_default=True)
 @click.option("--cells", "folder", type=click.Path(path_type=Path), default=STORE.parent / "cnn")
 @click.option(
@@ -46,6 +47,7 @@ def main(
     seeds: str,
     rules: str,
     local_steps: int,
+    batch_size: int,
     jobs: int,
     folder: Path,
     paper_cells: Path,
@@ -57,7 +59,7 @@ def main(
     wanted = {
         (T, rule, int(seed)): cells.Cell(
             rounds=T, end=one.end, fine_tune=one.fine_tune, alpha=float(one.alpha), aggregator=rule,
-            local_steps=local_steps, lr=LR, seed=int(seed),
+            local_steps=local_steps, batch_size=batch_size, lr=LR, seed=int(seed),
         )
         for seed in seeds.split(",") for T, one in chosen.items() for rule in rules.split(",")
     }  # fmt: skip

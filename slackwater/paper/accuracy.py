@@ -133,10 +133,11 @@ def setting(store: Store, cells: Sequence[Cell] | None = None) -> Output:
         row = store.get(cell)
         if row is not None and row["status"] == "trained":
             curve = row["by_round"]
-            rows.append({"local_steps": cell.local_steps, "lr": cell.lr, "seed": cell.seed, "seconds": row["seconds"],
+            rows.append({"local_steps": cell.local_steps, "batch": cell.batch_size, "lr": cell.lr, "seed": cell.seed,
+                         "seconds": row["seconds"],
                          **{f"T{hours}": round(100 * curve[hours - 1], 2) for hours in (3, 4, 5, 10) if len(curve) >= hours}})  # fmt: skip
     if rows:
-        rows.append({"local_steps": "the paper", "lr": "", "seed": "", "seconds": "",
+        rows.append({"local_steps": "the paper", "batch": "", "lr": "", "seed": "", "seconds": "",
                      **{f"T{hours}": published.BASELINE[1, hours][0] for hours in (3, 4, 5, 10)}})  # fmt: skip
     return Output(name="setting", title="The local work that the paper leaves open", rows=rows)
 

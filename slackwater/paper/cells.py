@@ -46,6 +46,8 @@ class Cell:
     """Of the correlation study: a cell of `slackwater.learning.participation`, such as HE-TC-SC."""
     aggregator: str = "ufedavg"
     local_steps: int
+    batch_size: int = 128
+    """As the paper states it."""
     lr: float
     seed: int = 0
 
@@ -59,7 +61,8 @@ class Cell:
         else:
             budget = "" if self.budget_kg is None else f"_{self.budget_kg:g}kg_slack{self.slack}"
             what = f"T{self.rounds}{budget}_s{self.end}_ft{self.fine_tune}_alpha{self.alpha:g}_{self.aggregator}"
-        return f"{what}_steps{self.local_steps}_lr{self.lr:g}_seed{self.seed}"
+        size = "" if self.batch_size == 128 else f"x{self.batch_size}"
+        return f"{what}_steps{self.local_steps}{size}_lr{self.lr:g}_seed{self.seed}"
 
     def schedule(self, source: Source) -> Plan:
         """Who trains when."""
@@ -129,8 +132,8 @@ def train_cell(cell: Cell, source: Source, folder: Path) -> dict[str, Any]:
         task = sw.tasks.make(source.task, **source.task_options(cell.seed))
         baseline = cell.kind == "no-slack"
         learned = sw.train(
-            schedule, task, aggregator="fedavg" if baseline else cell.aggregator, local_steps=cell.local_steps, lr=cell.lr,
-            seed=cell.seed, threads=1, eval_every=int(baseline),
+            schedule, task, aggregator="fedavg" if baseline else cell.aggregator, local_steps=cell.local_steps,
+            batch_size=cell.batch_size, lr=cell.lr, seed=cell.seed, threads=1, eval_every=int(baseline),
         )  # fmt: skip
         if baseline:  # a smaller budget stops earlier on the same way: one run holds the column
             row["by_round"] = [done.accuracy for done in learned.history]
