@@ -22,14 +22,14 @@ class Cafe(Online):
     a slot if it is spread evenly, g(S) what S emits, and the queue Q <- max(0, Q + g / b - 1), in which probes count too. The set is found
     by the deterministic double greedy for submodular functions.
 
-    Simplified: who stands for nothing better than no gradient at all (|g_i|) is not counted against S; U is scaled to 0..1, and V = 20 is
+    Simplified: who stands for nothing better than no gradient at all (|g_i|) is not counted against S; U is scaled to 0..1, and V = 50 is
     ours. Gradients are those of a sample of each client's data. The paper asks everybody in
     every round; here nobody is asked if, by the latest gradients, the best set would not be worth its carbon and that of asking.
     """
 
     needs: ClassVar[Need | None] = "gradients"
 
-    def __init__(self, v: float = 20.0) -> None:
+    def __init__(self, v: float = 50.0) -> None:
         self.v = v
         self.queue = 0.0
         self.seen_kg = 0.0
