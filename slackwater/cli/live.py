@@ -55,11 +55,14 @@ _OPTIONS = (
         "--forecast", metavar="NAME", callback=filled, help="Forecaster, like ridge; else the providers' own forecast."
     ),
     click.option(
+        "--auto",
+        is_flag=True,
+        help="Choose the window, alpha and the aggregator from the carbon data, as `plan --auto` does.",
+    ),
+    click.option(
         "--aggregator",
-        default="memory",
-        show_default=True,
         callback=filled,
-        help="How updates are combined before the window, like ufedavg.",
+        help="How updates are combined before the window, like ufedavg; the plan's own unless told.",
     ),
     click.option("--seed", type=int, default=0, show_default=True, help="Of the clients' batches."),
     click.option(
@@ -103,6 +106,8 @@ def run(
     superlink: str | None,
     allow_insecure: bool,
     replan: str | None,
+    auto: bool,
+    aggregator: str | None,
     data: str | None,
     fill_hours: int | None,
     out: Path,
@@ -116,8 +121,10 @@ def run(
     source = asked.data.source if data is None else data
     engine = {"app": str(app.absolute()), "superlink": superlink, "allow_insecure": allow_insecure}
     options["slot_seconds"] = _pace(problem, options["slot_seconds"], deployed=superlink is not None)
+    found = make_plan(problem, auto=auto)
     settings: dict[str, Any] = {
         **options,
+        "aggregator": aggregator or found.aggregator,
         "engine": engine,
         "replan_slots": _slots(replan, problem, files=isinstance(source, str)),
     }
@@ -136,7 +143,7 @@ def run(
             "fill_hours": hours,
             "folder": str(scenario.parent.absolute()),
         }
-    prepare(out, make_plan(problem), LiveSettings(**settings), actuals=actuals)
+    prepare(out, found, LiveSettings(**settings), actuals=actuals)
     say(f"prepared {out}; look at it from anywhere with: slackwater status {out}")
     _carry_out(out, engine)
 

@@ -51,13 +51,13 @@ class CarbonAware(FedAvg):
         plan: str | Path | Plan,
         ledger: str | Path,
         *,
-        aggregator: str = "memory",
+        aggregator: str | None = None,
         wait: bool = True,
         settings: LiveSettings | None = None,
         fraction_evaluate: float = 0.0,
         **fedavg: Any,
     ) -> None:
-        """`ledger` is the run's folder: a new one, or one to go on with.
+        """`ledger` is the run's folder: a new one, or one to go on with. Without an aggregator, the plan's own.
 
         `wait=False` is for simulation: slots follow each other without waiting. `settings` replaces both `aggregator` and
         `wait`; other keywords are FedAvg's, for evaluation.
@@ -66,7 +66,7 @@ class CarbonAware(FedAvg):
         self.plan = plan if isinstance(plan, Plan) else Plan.load(plan)
         self.folder = Path(ledger)
         if not is_live(self.folder):
-            usual = LiveSettings(aggregator=aggregator, slot_seconds=None if wait else 0.0)
+            usual = LiveSettings(aggregator=aggregator or self.plan.aggregator, slot_seconds=None if wait else 0.0)
             prepare(self.folder, self.plan, replace(settings or usual, eval_every=1))  # so every model is shown
         if fraction_evaluate:
             log.warning("Evaluation on the clients takes energy that is neither planned nor booked.")

@@ -12,6 +12,7 @@ from slackwater.errors import ScenarioError
 from slackwater.learning.local import LocalWork
 from slackwater.learning.registry import make_aggregator
 from slackwater.learning.server import IterateAverage, make_server
+from slackwater.planning.plan import DEFAULT_AGGREGATOR
 
 EVAL_EVERY = 10
 
@@ -20,7 +21,7 @@ EVAL_EVERY = 10
 class Settings:
     """Settings of one run; together with plan and task they determine its result bit for bit."""
 
-    aggregator: str = "memory"
+    aggregator: str = DEFAULT_AGGREGATOR
     """Name, with a number where it takes one: `memory:0.8`."""
     local_steps: int = 30
     """The paper's tau; ignored if `local_epochs` is given."""

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from slackwater.errors import ScenarioError
+from slackwater.planning.plan import DEFAULT_AGGREGATOR
 from slackwater.replanning.settings import Settings as Replanning
 
 Source = Literal["plan", "playback", "providers"]
@@ -21,7 +22,7 @@ the run goes on. With the last two what is left is planned anew."""
 class LiveSettings:
     """How a plan is carried out."""
 
-    aggregator: str = "memory"
+    aggregator: str = DEFAULT_AGGREGATOR
     """How updates are combined before the window; in it they are averaged."""
     server: str = "plain"
     """Server optimiser: plain, momentum or adam."""

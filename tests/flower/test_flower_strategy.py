@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,10 @@ from slackwater.flower import CarbonAware, run
 from slackwater.flower.records import from_arrays, to_arrays
 from slackwater.ledger import Run
 from slackwater.live import LiveSettings, prepare
+from slackwater.live.folder import load_settings
+from slackwater.planning.plan import Recommendation
 
+FEDSTALE = Recommendation(aggregator="fedstale", settings={}, error=0.1, why=())
 INITIAL = {"w": np.zeros((2, 3), dtype=np.float32)}
 SITES = {name: {"zone": zone} for name, zone in ZONES.items()}
 
@@ -53,6 +57,14 @@ def test_it_does_what_the_runner_does(tmp_path: Path) -> None:
     assert all(message.content["config"]["lr"] == 0.1 for message in trained)
     with Run.open(tmp_path / "run", read_only=True) as held:
         assert held.status == "done"
+
+
+def test_without_an_aggregator_it_takes_the_plans(tmp_path: Path) -> None:
+    plan = small_plan()
+    for name, made in {"usual": plan, "auto": replace(plan, recommended=FEDSTALE)}.items():
+        CarbonAware(plan=made, ledger=tmp_path / name, wait=False)
+        assert load_settings(tmp_path / name).aggregator == made.aggregator
+    assert load_settings(tmp_path / "auto").aggregator == "fedstale"
 
 
 def test_it_stops_with_flowers_loop_and_goes_on(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from live_world import Sites
 from slackwater.cli.main import cli
 from slackwater.live import RunStopped, Site, carry_out
 from slackwater.live.folder import load_settings
+from slackwater.planning.plan import DEFAULT_AGGREGATOR, Plan
 
 pytest.importorskip("flwr")
 from slackwater.flower import launch
@@ -81,6 +82,18 @@ def test_run_prepares_and_starts_the_app_in_this_process(here: Path, engine: lis
     assert call("status", "run").exit_code == 0
     again = call("resume", "run", "--json")
     assert json.loads(again.stdout)["rounds"] == json.loads(shown.stdout)["rounds"]
+
+
+def test_run_takes_the_plans_aggregator_and_auto_chooses_the_plan(here: Path, engine: list[Any]) -> None:
+    assert call("run", "scenario.toml", "--app", "app", "--out", "usual").exit_code == 0
+    assert load_settings(here / "usual").aggregator == DEFAULT_AGGREGATOR
+    assert call("run", "scenario.toml", "--app", "app", "--auto", "--out", "auto").exit_code == 0
+    chosen = Plan.load(here / "auto" / "plan.json")
+    assert chosen.recommended is not None
+    assert load_settings(here / "auto").aggregator == chosen.recommended.aggregator
+    told = ("run", "scenario.toml", "--app", "app", "--auto", "--aggregator", "fedavg", "--out", "told")
+    assert call(*told).exit_code == 0
+    assert load_settings(here / "told").aggregator == "fedavg"
 
 
 def test_run_can_plan_anew_on_files_that_are_played_back(here: Path, engine: list[Any]) -> None:
