@@ -14,7 +14,7 @@ ORDER = (
     "carbon", "forecasting", "providers", "planning", "replanning", "ledger", "learning", "rivals", "live",
     "flower", "accounting", "report", "paper", "dashboard", "cli",
 )  # fmt: skip
-EVERYWHERE = {"errors", "units", "_version"}
+EVERYWHERE = {"errors", "lazy", "units", "_version"}
 HEAVY = ("torch", "matplotlib", "highspy", "sklearn", "pandas", "scipy", "flwr")
 
 

@@ -5,10 +5,9 @@ Nothing here is imported, Flower least of all, before it is used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from slackwater.errors import MissingExtraError
+from slackwater.lazy import lazily
 
 if TYPE_CHECKING:
     from slackwater.flower.client import LocalTrainingError, Meter, OutOfTimeError, measured, register
@@ -45,18 +44,7 @@ __all__ = [
     "run",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    except ModuleNotFoundError as error:
-        if error.name and error.name.split(".")[0] == "flwr":
-            raise MissingExtraError("Flower", "flower") from None
-        if error.name == "torch":
-            raise MissingExtraError("PyTorch", "torch") from None
-        raise
+__getattr__ = lazily(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

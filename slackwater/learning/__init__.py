@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from slackwater.errors import MissingExtraError
+from slackwater.lazy import lazily
 
 if TYPE_CHECKING:
     from slackwater.learning import tasks
@@ -52,17 +51,7 @@ __all__ = [
     "train",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        home = import_module(f"{__name__}.{_HOME[name]}")
-        return home if _HOME[name] == name else getattr(home, name)
-    except ModuleNotFoundError as error:
-        if error.name == "torch":
-            raise MissingExtraError("PyTorch", "torch") from None
-        raise
+__getattr__ = lazily(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
-import tempfile
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +15,7 @@ from slackwater.learning.fitting import check, described, notes_of, plan_of, reb
 from slackwater.learning.guide import ByPlan, Guide
 from slackwater.learning.result import Result, TrainingDiverged, TrainingStopped
 from slackwater.learning.settings import EVAL_EVERY, Settings
+from slackwater.learning.surroundings import save_model, stopping, threads
 from slackwater.learning.task import Task
 from slackwater.learning.workers import StopRequested
 from slackwater.ledger.run import Run
@@ -140,7 +137,7 @@ def carry_out(
     run: Run, guide: Guide, task: Task, settings: Settings, notes: tuple[str, ...], progress: Callback | None
 ) -> Result:
     """Train from where the run's file stands to the guide's end."""
-    with run, _threads(settings.threads), contextlib.ExitStack() as cleanup:
+    with run, threads(settings.threads), contextlib.ExitStack() as cleanup:
         try:
             if not run.events():
                 for note in notes:
@@ -153,11 +150,11 @@ def carry_out(
 
                 progress = EventFile(run.folder / "tensorboard", then=progress)
                 cleanup.callback(progress.close)
-            with _interruptible(training.stop):
+            with stopping(training.stop, after="the clients"):
                 training.algorithm_1(progress)
                 result = training.result()
             if run.folder is not None:
-                _save_model(run.folder / MODEL, result)
+                save_model(run.folder / MODEL, result.model)
             return result
         except StopRequested:
             run.set_status("stopped")
@@ -180,43 +177,3 @@ def carry_out(
                 "lost: "
                 f"make room and go on with: slackwater resume {run.folder}"
             ) from None
-
-
-def _save_model(path: Path, result: Result) -> None:
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as part:  # made with mode 0600
-        try:
-            torch.save(dict(result.model), part)
-        except BaseException:
-            Path(part.name).unlink()
-            raise
-    Path(part.name).replace(path)
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def _interruptible(stop: threading.Event) -> Iterator[None]:
-    """The first Ctrl-C asks to stop after the clients under way; a second one stops at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def ask(number: int, frame: object) -> None:
-        stop.set()
-        signal.signal(signal.SIGINT, before)
-        log.warning("Stopping after the clients under way; press Ctrl-C again to stop at once.")
-
-    signal.signal(signal.SIGINT, ask)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

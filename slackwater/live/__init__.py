@@ -6,9 +6,9 @@ stopped. Nothing here loads PyTorch before it is used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from slackwater.errors import MissingExtraError
+from slackwater.lazy import lazily
 from slackwater.live.clock import Clock
 from slackwater.live.folder import LiveResult, RunStopped, prepare
 from slackwater.live.settings import LiveSettings
@@ -35,15 +35,4 @@ __all__ = [
     "settle",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in ("carry_out", "settle"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        from slackwater.live import carrying
-
-        return getattr(carrying, name)
-    except ModuleNotFoundError as error:
-        if error.name == "torch":
-            raise MissingExtraError("PyTorch", "torch") from None
-        raise
+__getattr__ = lazily(__name__, {"carry_out": "carrying", "settle": "carrying"})

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-import tempfile
 import threading
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import torch
 
 from slackwater.errors import SlackwaterError
 from slackwater.forecasting.registry import forecaster
+from slackwater.learning.surroundings import save_model, stopping, threads
 from slackwater.ledger.run import Run
 from slackwater.live.clock import Clock, Unhurried, WallClock
 from slackwater.live.folder import MODEL, PLAN, LiveResult, RunStopped, load_actuals, load_settings
@@ -51,7 +50,7 @@ def carry_out(
     `SlackwaterError` (full disk, unreachable provider, ..) leaves the run as it was; the same call goes on with it.
     """
     where, stop = Path(folder), stop or threading.Event()
-    with _opened(where) as run, _interruptible(stop), _one_thread():
+    with _opened(where) as run, stopping(stop, after="the round", signals=_SIGNALS), threads(1):
         plan = plan_from_dict(run.plan, f"The plan of the run in {where}")
         settings = LiveSettings.from_dict(run.settings)
         try:
@@ -145,51 +144,10 @@ def _clock(run: Run, plan: Plan, settings: LiveSettings) -> Clock:
 
 
 def _save_model(path: Path, result: LiveResult) -> None:
-    """As PyTorch's usual state dict; the file is whole or not there."""
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as part:  # made with mode 0600
-            try:
-                torch.save({name: torch.from_numpy(array) for name, array in result.arrays.items()}, part)
-            except BaseException:
-                Path(part.name).unlink()
-                raise
-        Path(part.name).replace(path)
+        save_model(path, {name: torch.from_numpy(array) for name, array in result.arrays.items()})
     except OSError as error:
         raise SlackwaterError(
             f"{path} cannot be written: {error.strerror}. The model is in the run's file: make room and go on with: "
             f"slackwater resume {path.parent}"
         ) from None
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Norms are summed by one thread, so that their bits do not depend on the machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def _interruptible(stop: threading.Event) -> Iterator[None]:
-    """The first signal asks to stop after the round under way; a second one stops at once, which loses that round."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-
-    def ask(number: int, frame: object) -> None:
-        stop.set()
-        for each, handler in before.items():
-            signal.signal(each, handler)
-        log.warning("Stopping after the round under way; once more to stop at once.")
-
-    for number in _SIGNALS:
-        signal.signal(number, ask)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from slackwater.errors import MissingExtraError
+from slackwater.lazy import lazily
 
 if TYPE_CHECKING:
     from slackwater.rivals.policy import Choice, Online, Policy, View
@@ -35,14 +34,4 @@ __all__ = [
     "train",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Policies need no PyTorch; running them does, so it is imported when it is first asked for."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    except ModuleNotFoundError as error:
-        if error.name == "torch":
-            raise MissingExtraError("PyTorch", "torch") from None
-        raise
+__getattr__ = lazily(__name__, _HOME)
