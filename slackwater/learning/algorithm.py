@@ -121,17 +121,18 @@ class Training:
         score = last if final is self.theta else self._score(final)
         self.workspace.load(final, self.buffers)
         with self.workers.all_threads():
-            own, losses = evaluate_clients(self.workspace, self.task), client_losses(self.workspace, self.task)
+            own = evaluate_clients(self.workspace, self.task)
+            losses = client_losses(self.workspace, self.task) if self.settings.training_loss else ()
         records = [_record(last_slot, name, "", score, data="test")]
         records += [_record(last_slot, name, *each, data="test") for each in zip(self.names, own.clients, strict=False)]
-        records += [_record(last_slot, name, *each, data="train") for each in zip(self.names, losses, strict=True)]
+        records += [_record(last_slot, name, *each, data="train") for each in zip(self.names, losses, strict=False)]
         with self.run_file.transaction():
             self.run_file.record_evaluation(*records)
             self.run_file.set_status("done")
         return Result(
             accuracy=score.accuracy,
             test_loss=score.loss,
-            loss=global_loss(losses),
+            loss=global_loss(losses) if losses else None,
             client_accuracy={client: s.accuracy for client, s in zip(self.names, own.clients, strict=False)},
             worst_client_accuracy=own.worst,
             last_accuracy=last.accuracy,

@@ -29,8 +29,8 @@ class Result:
     accuracy: float
     """On the global test set; of the averaged model where averaging was asked for."""
     test_loss: float
-    loss: float
-    """F of equation (1): the mean over clients of their mean training loss."""
+    loss: float | None
+    """F of equation (1): the mean over clients of their mean training loss; None if it was not asked for."""
     client_accuracy: Mapping[str, float]
     """On each client's own distribution; empty if the task has no test data by client."""
     worst_client_accuracy: float | None

@@ -32,6 +32,8 @@ class Settings:
     seed: int = 0
     eval_every: int = EVAL_EVERY
     """Rounds (slots with participants) from one evaluation on the test set to the next; 0 is only at the end."""
+    training_loss: bool = True
+    """Whether F over all training data is computed at the end: for a large set as long as several rounds."""
     server: str = "plain"
     server_lr: float | None = None
     """None is the optimiser's own: 1 for plain and momentum, 0.01 for adam."""

@@ -32,7 +32,7 @@ def summary(results: Mapping[str, Result], *, synthetic: bool = False) -> Render
             Text(style.shortened(name, _LONGEST_NAME)),
             f"{result.accuracy:.2%}",
             Text(_worst(result)),
-            f"{result.loss:.4f}",
+            "-" if result.loss is None else f"{result.loss:.4f}",
             f"{result.emissions_kg:.4f}",
             f"{result.emissions_kg / result.budget_kg:.1%}",
             f"{len(result.history):,}",

@@ -136,6 +136,7 @@ def _trained(cell: Cell, problem: Problem, task: Task, setting: Setting) -> Resu
         "lr": setting.lr,
         "seed": cell.seed,
         "eval_every": setting.eval_every,
+        "training_loss": False,
         "threads": 1,
     }
     name, other = split_method(cell.method)

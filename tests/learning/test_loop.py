@@ -106,6 +106,15 @@ def test_what_a_run_says_of_itself(tmp_path: Path) -> None:
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in (tmp_path / "run").iterdir())
 
 
+def test_the_training_loss_can_be_left_out() -> None:
+    plan, task = plan_of(SCHEDULE, window=1), classes()
+    whole, less = (train(plan, task, training_loss=asked, **FAST) for asked in (True, False))
+    assert whole.loss is not None
+    assert less.loss is None
+    assert less.accuracy == whole.accuracy
+    assert less.client_accuracy == whole.client_accuracy
+
+
 def test_the_charge_is_booked_before_anybody_trains(tmp_path: Path) -> None:
     booked: list[int] = []
 
