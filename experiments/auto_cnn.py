@@ -8,6 +8,7 @@ Each cell is a JSON file in experiments/auto/cnn, as those of `slackwater paper`
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from auto_sets import ENDS, OURS, RATES
 from auto_tables import line, shown_cell, spread, under
 
 from slackwater.paper import cells, sweeps
+from slackwater.paper.accuracy import no_slack
 from slackwater.paper.setting import HOURS, Source
 
 CNN_BUDGETS = (3, 4, 5, 10, 20, 30, 40)
@@ -31,9 +33,13 @@ CNN_BUDGETS = (3, 4, 5, 10, 20, 30, 40)
 @click.option("--budgets", default=",".join(map(str, CNN_BUDGETS)), help="T, in the order they are trained.")
 @click.option("--seeds", default=",".join(map(str, SEARCH_SEEDS)))
 @click.option("--rules", default=OURS, help="Aggregators, on auto's schedules.")
+@click.option(
+    "--grid", default="", help="End times of the paper's tables at which our aggregator is trained too, seed 0."
+)
 @click.option("--local-steps", default=sweeps.LOCAL_STEPS, show_default=True)
 @click.option("--batch-size", default=sweeps.BATCH, show_default=True)
 @click.option("--jobs", default=1, show_default=True)
+@click.option("--show", is_flag=True, help="Train nothing, show what is there.")
 @click.option("--cells", "folder", type=click.Path(path_type=Path), default=STORE.parent / "cnn")
 @click.option(
     "--paper-cells", type=click.Path(path_type=Path), default=STORE.parents[1] / "paper" / "cells",
@@ -46,9 +52,11 @@ def main(
     budgets: str,
     seeds: str,
     rules: str,
+    grid: str,
     local_steps: int,
     batch_size: int,
     jobs: int,
+    show: bool,
     folder: Path,
     paper_cells: Path,
 ) -> None:
@@ -63,31 +71,50 @@ def main(
         )
         for seed in seeds.split(",") for T, one in chosen.items() for rule in rules.split(",")
     }  # fmt: skip
-    for row in cells.sweep(wanted.values(), source, store, jobs=jobs):
+    beside = [_ours(T, int(end), local_steps, batch_size) for T in hours for end in grid.split(",") if end]
+    for row in cells.sweep([] if show else [*wanted.values(), *beside], source, store, jobs=jobs):
         click.echo(f"{row['cell']}: {row.get('accuracy', row['status'])}, {row['seconds']} s", err=True)
     theirs = cells.Store(paper_cells)
-    click.echo(line("T", "schedule", *rules.split(","), "best paper cell", "of"))
-    click.echo(under(len(rules.split(",")) + 4))
+    names = rules.split(",")
+    click.echo(line("T", "no slack", "paper's best cell", "of", "our best cell", "of", *names, "of"))
+    click.echo(under(len(names) + 7))
     for T, one in chosen.items():
-        ours = [
-            spread(store.accuracies([cell for (t, r, _), cell in wanted.items() if (t, r) == (T, rule)]))
-            for rule in rules.split(",")
-        ]
-        click.echo(line(T, shown_cell(one), *ours, *_best_published_way(theirs, T)))
+        auto = [_shown(store, [cell for (t, r, _), cell in wanted.items() if (t, r) == (T, rule)]) for rule in names]
+        published = _best(theirs, [_published(T, *key) for key in product((1, 3), ENDS, RATES) if T in HOURS[key[0]]])
+        ours = _best(store, [_ours(T, end, local_steps, batch_size) for end in ENDS])
+        click.echo(line(T, _no_slack(theirs, T), *published, *ours, *auto, shown_cell(one)))
 
 
-def _best_published_way(store: cells.Store, hours: int) -> tuple[str, str]:
-    """The paper's method at its best end time, window and rate, of what is stored."""
-    found = {}
-    for fine_tune, end, lr in product((1, 3), ENDS, RATES):
-        if hours in HOURS[fine_tune]:
-            accuracies = store.accuracies(sweeps.table_cell(fine_tune, hours, end, seed, lr) for seed in SEARCH_SEEDS)
-            if accuracies:
-                found[fine_tune, end, lr] = accuracies
+def _published(hours: int, fine_tune: int, end: int, lr: float) -> cells.Cell:
+    return sweeps.table_cell(fine_tune, hours, end, 0, lr)
+
+
+def _ours(hours: int, end: int, local_steps: int, batch_size: int) -> cells.Cell:
+    """Our aggregator at an end time of the paper's tables."""
+    return cells.Cell(rounds=hours, end=end, aggregator=OURS, local_steps=local_steps, batch_size=batch_size, lr=LR)
+
+
+def _best(store: cells.Store, seed_0: list[cells.Cell]) -> tuple[str, str]:
+    """The best on seed 0, as it is on the other seeds; on seed 0 itself where there are no others, which flatters it."""
+    found = {cell: values[0] for cell in seed_0 if (values := store.accuracies([cell]))}
     if not found:
         return "", ""
-    best = max(found, key=lambda key: statistics.mean(found[key]))
-    return spread(found[best]), f"s={best[1]}, t_ft={best[0]}, lr {best[2]:g}, of {len(found)} cells"
+    best = max(found, key=lambda cell: found[cell])
+    others = [other for seed in SEARCH_SEEDS[1:] if store.get(other := replace(best, seed=seed)) is not None]
+    rate = "" if best.lr == LR else f", lr {best.lr:g}"
+    return _shown(store, others or [best]), f"s={best.end}, t_ft={best.fine_tune}{rate}; of {len(found)}"
+
+
+def _shown(store: cells.Store, wanted: list[cells.Cell]) -> str:
+    """Mean and deviation over seeds, their number, and the worst client's mean."""
+    worst = [100 * row["worst_client"] for row in map(store.get, wanted) if row is not None and "worst_client" in row]
+    accuracies = spread(store.accuracies(wanted))
+    return f"{accuracies}, worst {statistics.mean(worst):.2f}" if worst else accuracies
+
+
+def _no_slack(store: cells.Store, hours: int) -> str:
+    mean = no_slack(store).get(hours)
+    return "" if mean is None else str(mean)
 
 
 if __name__ == "__main__":
