@@ -15,7 +15,7 @@ from slackwater.planning.given import unproved_plan
 from slackwater.planning.plan import Plan, Recommendation
 from slackwater.planning.planner import Solver, plan
 from slackwater.planning.problem import Problem
-from slackwater.planning.quality import Quality, quality
+from slackwater.planning.quality import REMEMBERED, Quality, forgotten, quality
 from slackwater.planning.stage import BUDGET_ROUNDING
 from slackwater.planning.utility import Alpha
 
@@ -44,9 +44,14 @@ class _Looked:
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Smaller is better: first that nobody trains in the window alone, then the predicted error."""
+        """Smaller is better: first that nobody trains in the window alone, then the predicted error.
+
+        The error counts more by the share of clients that are forgotten: the predictor is linear, but a deep network
+        that ends on the rounds of one or two clients loses what the others taught it (docs/auto.md).
+        """
         plan = self.plan
-        return int(np.count_nonzero(~plan.matrix[:, : plan.before].any(axis=1))), self.quality.error
+        alone = int(np.count_nonzero(~plan.matrix[:, : plan.before].any(axis=1)))
+        return alone, self.quality.error * (1 + forgotten(plan))
 
 
 def auto_plan(
@@ -147,9 +152,11 @@ def _recommendation(chosen: Plan, predicted: Quality, looked: int) -> Recommenda
     without = _without_slack(problem)
     against = "" if without is None else f", against {without[1]:.3g} for everybody without slack"
     window = f"{problem.fine_tune} slot{'s' if problem.fine_tune > 1 else ''}"
+    recent = round(len(slots) * (1 - forgotten(chosen)))
     why = [
         f"Of {looked} schedules, the one that ends at s = {chosen.end} with a window of {window} and alpha = "
-        f"{problem.alpha} is predicted to leave the least error: {predicted.error:.3g} of the first model's{against}."
+        f"{problem.alpha} is predicted to train best: it leaves {predicted.error:.3g} of the first model's error{against}, "
+        f"and {recent:,} of {len(slots):,} clients train in the last {REMEMBERED} rounds before the window."
     ]
     if without is not None:
         why.append(

@@ -23,6 +23,8 @@ RATES = (0.9, 0.318, 0.112, 0.0398, 0.0141, 0.005)
 """Shares of the way that a round covers."""
 HETEROGENEITY = 0.1
 """Squared distance of a client's optimum from the mean of all, over that of the first model."""
+REMEMBERED = round(1 / (1 - GAMMA))
+"""Rounds that `stride` remembers."""
 MOST_GROUPS = 64
 """Clients with the same slots are one group; of more groups than this, as many are taken, evenly by number of slots."""
 
@@ -49,6 +51,13 @@ def quality(plan: Plan, *, fedavg: bool = False) -> Quality:
     in_window = np.full(plan.problem.horizon, fedavg)
     in_window[plan.before : plan.problem.rounds + plan.end] = True
     return follow(rows[:, active], times, in_window[active])
+
+
+def forgotten(plan: Plan) -> float:
+    """Share of the clients whose latest update is older than `stride` remembers when the window begins."""
+    before = plan.matrix[:, : plan.before]
+    rounds = before[:, before.any(axis=0)]
+    return float(np.mean(~rounds[:, -REMEMBERED:].any(axis=1)))
 
 
 def follow(

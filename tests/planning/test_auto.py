@@ -68,6 +68,22 @@ def test_no_end_time_that_was_looked_at_promises_more(made: sw.Plan) -> None:
         assert quality.quality(other).error >= made.recommended.error * (1 - 1e-6)
 
 
+def test_a_schedule_that_ends_on_one_clients_rounds_is_worth_less() -> None:
+    costs = np.full((2, 40), 0.1)
+    row = sw.Problem.from_costs(costs, rounds=1, slack=39, fine_tune=1, budget_kg=9.0)
+    rows = np.zeros((2, 40), dtype=bool)
+    rows[0, :39] = True
+    rows[:, 39] = True  # the window
+    early, late = rows.copy(), rows.copy()
+    early[1, :10] = True  # 29 rounds before the window, of which 20 are remembered
+    late[1, 29:39] = True
+    forgets, remembers = (plan_from_matrix(row, matrix, end=39) for matrix in (early, late))
+    assert (quality.forgotten(forgets), quality.forgotten(remembers)) == (0.5, 0.0)
+    same = quality.Quality(unlearned=0.1, uneven=0.0)
+    ranks = [auto._Looked(plan=plan, quality=same).rank for plan in (forgets, remembers)]
+    assert ranks == [(0, pytest.approx(0.15)), (0, pytest.approx(0.1))]
+
+
 def test_the_plan_is_the_solvers_own_for_what_was_chosen(made: sw.Plan) -> None:
     again = sw.plan(made.problem, end=made.end)
     assert np.array_equal(again.matrix, made.matrix)
