@@ -8,6 +8,7 @@ adds nothing, and K stays the number of all clients.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -227,13 +228,45 @@ class Stride(Memory):
         weights = {c: worth[c] / total * min(1.0, usual / self.length[c] if self.length[c] else 1.0) for c in worth}
         mean = _sum((weight, self.latest[client]) for client, weight in weights.items())
         length, shorter = sum(weight * self.length[c] for c, weight in weights.items()), float(mean.norm())
-        factor = min(self.most, length / shorter) if shorter > 0 else 1.0
+        factor = self.lengthened(min(self.most, length / shorter) if shorter > 0 else 1.0, usual)
         return Aggregate(update=mean.mul_(factor), weights={c: weight * factor for c, weight in weights.items()})
+
+    def lengthened(self, factor: float, usual: float) -> float:
+        """How much longer the step is made, of what would make good its length; `usual` is that of the fresh updates."""
+        return factor
 
     def restore(self, state: State) -> None:
         """Take up the updates; their lengths follow from them."""
         super().restore(state)
         self.length = {client: float(update.norm()) for client, update in self.latest.items()}
+
+
+class Pace(Stride):
+    """`Stride` that eases off: steps are lengthened less as updates get shorter than the longest so far: our own.
+
+    Far from the optimum updates point apart because clients differ, and a full step saves rounds. Near it they are short
+    and point apart because they are noise, and a full step would make good the noise. So the factor is taken to the power
+    sqrt(usual length now / longest so far).
+    """
+
+    def __init__(self, gamma: float = STRIDE_GAMMA, most: float = STRIDE_MOST) -> None:
+        super().__init__(gamma, most)
+        self.longest = 0.0
+        """Of the fresh updates' mean lengths."""
+
+    def lengthened(self, factor: float, usual: float) -> float:
+        """Less with shorter updates."""
+        self.longest = max(self.longest, usual)
+        return float(factor ** math.sqrt(usual / self.longest)) if self.longest > 0 else factor
+
+    def state(self) -> State:
+        """With the longest length."""
+        return {**super().state(), "longest": torch.tensor(self.longest, dtype=torch.float64)}
+
+    def restore(self, state: State) -> None:
+        """Take them up."""
+        super().restore(state)
+        self.longest = float(state.get("longest", torch.zeros(())))
 
 
 class FedVarp(_Remembering):

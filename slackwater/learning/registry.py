@@ -16,6 +16,7 @@ from slackwater.learning.aggregators import (
     Memory,
     Mifa,
     Normalised,
+    Pace,
     Stride,
     UFedAvg,
 )
@@ -34,8 +35,15 @@ _FACTORIES: dict[str, Factory] = {
     "fedstale": FedStale,
     "memory": Memory,
     "stride": Stride,
+    "pace": Pace,
 }
-_TAKE_A_NUMBER = {"clipped": "the largest weight", "fedstale": "beta", "memory": "gamma", "stride": "gamma"}
+_TAKE_A_NUMBER = {
+    "clipped": "the largest weight",
+    "fedstale": "beta",
+    "memory": "gamma",
+    "stride": "gamma",
+    "pace": "gamma",
+}
 
 
 def register_aggregator(name: str, factory: Factory) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 import slackwater as sw
 from slackwater.errors import ScenarioError
-from slackwater.learning.aggregators import STRIDE_GAMMA, STRIDE_MOST, FedAvg, Participation, Stride
+from slackwater.learning.aggregators import STRIDE_GAMMA, STRIDE_MOST, FedAvg, Pace, Participation, Stride
 from slackwater.learning.registry import make_aggregator
 
 CLIENTS, SIZE = 3, 4
@@ -77,9 +79,23 @@ def test_an_old_update_counts_no_longer_than_the_fresh_ones() -> None:
     assert float(step[0]) == pytest.approx(float(step[1]))
 
 
-def test_it_goes_on_from_its_state() -> None:
+def test_pace_lengthens_less_as_updates_get_shorter() -> None:
+    # Two updates at a right angle: their mean is 1 / sqrt(2) as long as they are, so stride's factor is sqrt(2).
+    pace, apart = Pace(), {0: torch.tensor([1.0, 0.0]), 1: torch.tensor([0.0, 1.0])}
+    assert float(pace.aggregate(apart, who(0)).update.norm()) == pytest.approx(1.0)
+    # A quarter as long: sqrt(2) to the power sqrt(1 / 4).
+    shorter = {client: update / 4 for client, update in apart.items()}
+    factor = math.sqrt(2) ** 0.5
+    assert float(pace.aggregate(shorter, who(1)).update.norm()) == pytest.approx(0.25 / math.sqrt(2) * factor)
+    assert float(pace.aggregate(apart, who(2)).update.norm()) == pytest.approx(1.0)
+    nothing = {client: update * 0 for client, update in apart.items()}
+    assert float(Pace().aggregate(nothing, who(0)).update.norm()) == 0
+
+
+@pytest.mark.parametrize("rule", [Stride, Pace])
+def test_it_goes_on_from_its_state(rule: type[Stride]) -> None:
     history = rounds(1)
-    straight, stopped, resumed = Stride(), Stride(), Stride()
+    straight, stopped, resumed = rule(), rule(), rule()
     for number, updates in enumerate(history[:4]):
         straight.aggregate(updates, who(number))
         stopped.aggregate(updates, who(number))
