@@ -5,6 +5,7 @@ A candidate has a name like `memory:0.9+slots+step=1.5`: a rule with its number,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import slackwater as sw
-from slackwater.learning.aggregators import Aggregate, Aggregator, Participation, State
+from slackwater.learning.aggregators import Aggregate, Aggregator, Participation, State, Stride
 from slackwater.learning.registry import make_aggregator
 
 
@@ -29,6 +30,8 @@ def make(spec: str, plan: sw.Plan) -> Aggregator:
         rule = Models(float(number), power=options.get("p", 1.0))
     elif base == "awe":
         rule = Missed(most=float(number))
+    elif base == "pace":
+        rule = Pace()
     elif base == "given":
         rule = Given(plan, most=float(number))
     else:
@@ -159,6 +162,19 @@ class Missed(_Plain):
         total = max(1.0, sum(raw.values()))
         weights = {client: weight / total for client, weight in raw.items()}
         return Aggregate(update=_sum({c: (weights[c], updates[c]) for c in updates}), weights=weights)
+
+
+class Pace(Stride):
+    """`Stride` that eases off: the factor to the power sqrt(length of the fresh updates now / longest so far)."""
+
+    longest = 0.0
+
+    def lengthened(self, factor: float, worth: Mapping[int, float]) -> float:
+        """Less with shorter updates."""
+        fresh = [self.length[client] for client, weight in worth.items() if weight == 1.0]
+        usual = sum(fresh) / len(fresh)
+        self.longest = max(self.longest, usual)
+        return float(factor ** math.sqrt(usual / self.longest)) if self.longest > 0 else factor
 
 
 class Given(_Plain):

@@ -13,9 +13,10 @@ ENDS = (1, 3, 5, 7, 9, 10, 20, 30, 40, 50, 70, 90, 110, 130, 150)
 """Of the paper's tables."""
 RATES = (0.1, 0.0316, 0.01)
 """The paper tunes the rate of its method over these; everything else is trained at the first."""
-PAPER, OURS, TRIAL = "ufedavg", "stride", "pace"
+PAPER, OURS, OTHERS = "ufedavg", "echo", ("stride", "memory:0.9")
 CANDIDATES = (
-    "fedavg", "ufedavg", "pace", "normalised", "mifa", "memory:0.7", "memory:0.8", "memory:0.9", "memory:0.95",
+    "fedavg", "ufedavg", "echo", "echo:0.9", "stride", "pace",
+    "normalised", "mifa", "memory:0.7", "memory:0.8", "memory:0.9", "memory:0.95",
     "mem:0.97+slots", "mem:0.9+p=0.5", "mem:0.9+p=0", "mem:0.9+q=0.5", "mem:0.9+even", "mem:0.9+even=0.5",
     "mem:0.9+own=0.5", "models:0.8", "models:0.9", "models:0.95", "models:1", "awe:5", "awe:20", "given:1",
     "memory:0.9+mom=0.5", "fedavg+mom=0.8", "normalised+mom=0.5", "memory:0.9+vel=0.4", "fedavg+vel=0.5",
@@ -125,14 +126,14 @@ def held_out_set() -> list[Cell]:
 
 
 def auto_set(maker: Maker) -> list[Cell]:
-    """What `plan --auto` chooses, everywhere, with its aggregator and the one on trial."""
+    """What `plan --auto` chooses, everywhere, with its aggregator and those nearest to it."""
     chosen = [
         auto_cell(maker, Cell(hours=T, **setting))
         for setting in ({}, *HELD_OUT.values())
         for T in (3, 4, 5, 10, 20)
         if T in (3, 5) or not setting
     ]
-    return [replace(one, rule=rule, seed=seed) for one in chosen for rule in (OURS, TRIAL) for seed in JUDGE_SEEDS]
+    return [replace(one, rule=rule, seed=seed) for one in chosen for rule in (OURS, *OTHERS) for seed in JUDGE_SEEDS]
 
 
 def again_set(store: Store) -> list[Cell]:

@@ -118,9 +118,9 @@ def test_the_confirmation_with_the_cnn_can_be_started(auto: Any, tmp_path: Path)
     small += ["--grid", "10,20"]
     shown = CliRunner().invoke(auto.cnn.main, [*small, "--paper-cells", str(tmp_path / "none")])
     assert shown.exit_code == 0, (shown.output, shown.exception)
-    assert "| T | no slack | paper's best cell | of | our best cell | of | stride | of |" in shown.stdout
+    assert "| T | no slack | paper's best cell | of | our best cell | of | echo | of |" in shown.stdout
     assert "t_ft=1; of 2 |" in shown.stdout
-    assert len(list(tmp_path.glob("*_stride_*.json"))) == 3
+    assert len(list(tmp_path.glob("*_echo_*.json"))) == 3
 
 
 def test_spearman(auto: Any) -> None:

@@ -93,7 +93,7 @@ def data(result: Result) -> Any:
 
 def test_train_beside_the_baseline() -> None:
     result = fine("train", "plan.json", "--out", "run", "--chart", "a.svg", *QUICK)
-    assert all(part in result.stdout for part in (*BESIDE_EACH_OTHER, "memory", "no slack", "synthetic intensity"))
+    assert all(part in result.stdout for part in (*BESIDE_EACH_OTHER, "echo", "no slack", "synthetic intensity"))
     assert max(map(len, result.stdout.splitlines())) <= 100
     assert re.search(
         r"train: round \d of \d  0\.\d+ of 0\.9 kg  loss [\d.]+  accuracy [\d.]+%  slot \d, 2022-01-01T0\d:00Z",
@@ -121,7 +121,7 @@ def test_short_runs_are_evaluated_often_and_long_ones_a_dozen_times() -> None:
     for one in found.values():
         assert all(record["accuracy"] is not None for record in one["history"])
     only_last = json.loads(fine("train", "plan.json", "--json", "--eval-every", "0", "--no-baseline", *QUICK).stdout)
-    assert [r["accuracy"] is not None for r in only_last["memory"]["history"]].count(True) == 1
+    assert [r["accuracy"] is not None for r in only_last["echo"]["history"]].count(True) == 1
     plan = sw.plan(sw.Problem.from_costs(np.ones((2, 300)), rounds=300, budget_kg=600.0))
     assert commands._every(plan, None) == 25
     assert commands._every(plan, 7) == 7
@@ -162,7 +162,7 @@ def test_a_budget_too_small_for_the_baseline(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_devices() -> None:
     args = ("train", "plan.json", "--devices", "5", "--devices-per-slot", "2", "--no-baseline", *QUICK)
-    assert json.loads(fine(*args, "--json", "--device-kwh", "0.15").stdout)["memory"]["accuracy"] > 0
+    assert json.loads(fine(*args, "--json", "--device-kwh", "0.15").stdout)["echo"]["accuracy"] > 0
     said = refused(*args, "--device-kwh", "0.2", code=2)
     assert "2 devices of 0.2 kWh take 0.4 kWh in a slot, but the plan was made with 0.3 kWh for 'lyon'" in said
 
@@ -235,7 +235,7 @@ def test_control_c(where: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> N
         rf"error: Stopped after \d of \d rounds, [\d.]+ kg charged\. Go on with: slackwater resume {folder}",
         result.stderr,
     )
-    assert ("memory" in result.stdout) == (where[0] == "no slack"), "what was done by then is shown"
+    assert ("echo" in result.stdout) == (where[0] == "no slack"), "what was done by then is shown"
     assert data(fine("resume", folder, "--json")) == unbroken
 
 
@@ -259,7 +259,7 @@ def test_the_terminal_sees_it_live() -> None:
     os.close(ours)
     out, _ = process.communicate()
     assert process.returncode == 0
-    assert json.loads(out)["memory"]["accuracy"] > 0
+    assert json.loads(out)["echo"]["accuracy"] > 0
     text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", seen.decode())
     assert "train ━" in text
     assert re.search(r"(\d)/\1 .*of 0\.9 kg  loss [\d.]+  accuracy [\d.]+%", text)

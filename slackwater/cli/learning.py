@@ -135,7 +135,7 @@ def _with(options: tuple[Callable[[F], F], ...], command: F) -> F:
 @click.option(
     "--aggregator",
     callback=filled,
-    help="How updates are combined before the window, like ufedavg; by default as the plan recommends, else memory.",
+    help="How updates are combined before the window, like ufedavg; by default as the plan recommends, else echo.",
 )
 @click.option(
     "--policy",

@@ -1,6 +1,6 @@
 """For those who keep Flower's own loop: a strategy that trains by a plan.
 
-    strategy = slackwater.flower.CarbonAware(plan="run/plan.json", ledger="run/", aggregator="memory")
+    strategy = slackwater.flower.CarbonAware(plan="run/plan.json", ledger="run/", aggregator="echo")
     result = strategy.start(grid, initial_arrays)
 
 Everything that counts is done by the runner of `slackwater.live`, in a thread of its own: it waits for the slots, books

@@ -10,13 +10,13 @@ from slackwater.errors import ScenarioError
 from slackwater.learning.aggregators import (
     Aggregator,
     Clipped,
+    Echo,
     FedAvg,
     FedStale,
     FedVarp,
     Memory,
     Mifa,
     Normalised,
-    Pace,
     Stride,
     UFedAvg,
 )
@@ -35,14 +35,14 @@ _FACTORIES: dict[str, Factory] = {
     "fedstale": FedStale,
     "memory": Memory,
     "stride": Stride,
-    "pace": Pace,
+    "echo": Echo,
 }
 _TAKE_A_NUMBER = {
     "clipped": "the largest weight",
     "fedstale": "beta",
     "memory": "gamma",
     "stride": "gamma",
-    "pace": "gamma",
+    "echo": "gamma",
 }
 
 

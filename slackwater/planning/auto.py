@@ -12,14 +12,14 @@ import numpy as np
 from slackwater.errors import InfeasibleError
 from slackwater.planning.baseline import no_slack_plan
 from slackwater.planning.given import unproved_plan
-from slackwater.planning.plan import Plan, Recommendation
+from slackwater.planning.plan import DEFAULT_AGGREGATOR, Plan, Recommendation
 from slackwater.planning.planner import Solver, plan
 from slackwater.planning.problem import Problem
 from slackwater.planning.quality import REMEMBERED, Quality, forgotten, quality
 from slackwater.planning.stage import BUDGET_ROUNDING
 from slackwater.planning.utility import Alpha
 
-AGGREGATOR = "stride"
+AGGREGATOR = DEFAULT_AGGREGATOR
 FINE_TUNES = (1, 2, 3)
 """Not 0: without a window long slack lost up to five points (docs/auto.md)."""
 ALPHAS: tuple[Alpha, ...] = (0.1, 0.01)

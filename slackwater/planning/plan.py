@@ -17,7 +17,7 @@ from slackwater.planning.emissions import Emissions, emissions
 from slackwater.planning.metrics import Metrics
 from slackwater.planning.problem import Problem
 
-DEFAULT_AGGREGATOR = "memory"
+DEFAULT_AGGREGATOR = "echo"
 OPTIMAL_GAP = 1e-9
 """Relative gap up to which a schedule is called optimal."""
 
@@ -60,7 +60,7 @@ class Plan:
 
     @property
     def aggregator(self) -> str:
-        """What it is trained with unless told otherwise: what was recommended, else `memory`."""
+        """What it is trained with unless told otherwise: what was recommended, else `echo`."""
         return DEFAULT_AGGREGATOR if self.recommended is None else self.recommended.aggregator
 
     @property

@@ -4,7 +4,7 @@ In a direction in which the local work of one round covers the share a of the wa
 client sends Delta_c = a (theta - x_c). Algorithm 1 is then linear but for the lengths of steps, and the last model is
 sum_c beta_c x_c + rho theta_0, with beta and rho given by who trained when and by the aggregator. What is left to learn is rho; what was
 learned of some clients at the cost of others is the spread of beta. Both are followed through the schedule for a few rates a, from fast
-directions to slow ones, with the weights of `stride` (slackwater.learning.aggregators) before the window and FedAvg's in it.
+directions to slow ones, with the weights of `echo` (slackwater.learning.aggregators) before the window and FedAvg's in it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from slackwater.planning.plan import Plan
 
 GAMMA, MOST = 0.95, 3.0
-"""Of `stride`."""
+"""Of `echo`."""
 RATES = (0.9, 0.318, 0.112, 0.0398, 0.0141, 0.005)
 """Shares of the way that a round covers."""
 HETEROGENEITY = 0.1
 """Squared distance of a client's optimum from the mean of all, over that of the first model."""
 REMEMBERED = round(1 / (1 - GAMMA))
-"""Rounds that `stride` remembers."""
+"""Rounds that `echo` remembers."""
 MOST_GROUPS = 64
 """Clients with the same slots are one group; of more groups than this, as many are taken, evenly by number of slots."""
 
@@ -45,7 +45,7 @@ class Quality:
 
 
 def quality(plan: Plan, *, fedavg: bool = False) -> Quality:
-    """Of a plan that is trained by `stride`, or by FedAvg throughout."""
+    """Of a plan that is trained by `echo`, or by FedAvg throughout."""
     rows, times = _groups(plan)
     active = plan.matrix.any(axis=0)
     in_window = np.full(plan.problem.horizon, fedavg)
@@ -54,7 +54,7 @@ def quality(plan: Plan, *, fedavg: bool = False) -> Quality:
 
 
 def forgotten(plan: Plan) -> float:
-    """Share of the clients whose latest update is older than `stride` remembers when the window begins."""
+    """Share of the clients whose latest update is older than `echo` remembers when the window begins."""
     before = plan.matrix[:, : plan.before]
     rounds = before[:, before.any(axis=0)]
     return float(np.mean(~rounds[:, -REMEMBERED:].any(axis=1)))

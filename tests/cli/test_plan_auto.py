@@ -41,7 +41,7 @@ def scenario(tmp_path: Path) -> Path:
 def test_the_choice_is_shown_and_saved(scenario: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["plan", str(scenario), "--auto", "--out", str(tmp_path / "run")])
     assert done.exit_code == 0, done.output
-    assert "Recommended: aggregator stride (end" in done.stdout
+    assert "Recommended: aggregator echo (end" in done.stdout
     saved = sw.Plan.load(tmp_path / "run")
     assert saved.recommended is not None
     assert saved.recommended.settings["end"] == saved.end
@@ -52,7 +52,7 @@ def test_the_choice_is_shown_and_saved(scenario: Path, tmp_path: Path) -> None:
 
 def test_json_has_it(scenario: Path) -> None:
     done = CliRunner().invoke(cli, ["plan", str(scenario), "--auto", "--json"])
-    assert json.loads(done.stdout)["recommended"]["aggregator"] == "stride"
+    assert json.loads(done.stdout)["recommended"]["aggregator"] == "echo"
     without = CliRunner().invoke(cli, ["plan", str(scenario), "--json"])
     assert "recommended" not in json.loads(without.stdout)
 
@@ -60,4 +60,4 @@ def test_json_has_it(scenario: Path) -> None:
 def test_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (snippet,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     exec(snippet, {})
-    assert capsys.readouterr().out.startswith("stride ")
+    assert capsys.readouterr().out.startswith("echo ")

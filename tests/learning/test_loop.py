@@ -96,7 +96,7 @@ def test_what_a_run_says_of_itself(tmp_path: Path) -> None:
     assert result.loss == pytest.approx(sum(losses) / 3, rel=1e-5)  # equal weights, though the clients' sizes differ
     with Run.open(tmp_path / "run", read_only=True) as run:
         assert run.status == "done"
-        assert run.settings["aggregator"] == "memory"
+        assert run.settings["aggregator"] == "echo"
         assert run.plan["emissions_kg"] == plan.emissions_kg
         assert {"slackwater", "torch", "python"} <= set(run.versions)
         assert [message for _, _, _, message in run.events()] == list(result.notes)

@@ -10,7 +10,7 @@ import torch
 
 import slackwater as sw
 from slackwater.errors import ScenarioError
-from slackwater.learning.aggregators import STRIDE_GAMMA, STRIDE_MOST, FedAvg, Pace, Participation, Stride
+from slackwater.learning.aggregators import STRIDE_GAMMA, STRIDE_MOST, Echo, FedAvg, Participation, Stride
 from slackwater.learning.registry import make_aggregator
 
 CLIENTS, SIZE = 3, 4
@@ -79,20 +79,35 @@ def test_an_old_update_counts_no_longer_than_the_fresh_ones() -> None:
     assert float(step[0]) == pytest.approx(float(step[1]))
 
 
-def test_pace_lengthens_less_as_updates_get_shorter() -> None:
+def test_echo_lengthens_as_far_as_clients_repeat_themselves() -> None:
     # Two updates at a right angle: their mean is 1 / sqrt(2) as long as they are, so stride's factor is sqrt(2).
-    pace, apart = Pace(), {0: torch.tensor([1.0, 0.0]), 1: torch.tensor([0.0, 1.0])}
-    assert float(pace.aggregate(apart, who(0)).update.norm()) == pytest.approx(1.0)
-    # A quarter as long: sqrt(2) to the power sqrt(1 / 4).
-    shorter = {client: update / 4 for client, update in apart.items()}
-    factor = math.sqrt(2) ** 0.5
-    assert float(pace.aggregate(shorter, who(1)).update.norm()) == pytest.approx(0.25 / math.sqrt(2) * factor)
-    assert float(pace.aggregate(apart, who(2)).update.norm()) == pytest.approx(1.0)
-    nothing = {client: update * 0 for client, update in apart.items()}
-    assert float(Pace().aggregate(nothing, who(0)).update.norm()) == 0
+    echo, apart = Echo(), {0: torch.tensor([1.0, 0.0, 0.0]), 1: torch.tensor([0.0, 1.0, 0.0])}
+    assert float(echo.aggregate(apart, who(0)).update.norm()) == pytest.approx(1.0), "nobody has trained twice"
+    assert float(echo.aggregate(apart, who(1)).update.norm()) == pytest.approx(1.0), "both repeat themselves"
+    # Client 0 turns by 60 degrees, cosine 0.5; client 1 repeats itself, cosine 1: the power is their mean, 0.75.
+    turned = {0: torch.tensor([0.5, 0.0, math.sqrt(0.75)]), 1: apart[1]}
+    assert float(echo.aggregate(turned, who(2)).update.norm()) == pytest.approx(2**-0.5 * 2 ** (0.5 * 0.75))
+    # Both turn by a right angle: a plain mean. Then both turn back on it: no less than that.
+    up = {0: torch.tensor([0.0, 1.0, 0.0]), 1: torch.tensor([1.0, 0.0, 0.0])}
+    assert float(echo.aggregate(up, who(3)).update.norm()) == pytest.approx(2**-0.5)
+    down = {client: -update for client, update in up.items()}
+    assert float(echo.aggregate(down, who(4)).update.norm()) == pytest.approx(2**-0.5)
+    nothing = {client: update * 0 for client, update in up.items()}
+    assert float(echo.aggregate(nothing, who(5)).update.norm()) == 0
 
 
-@pytest.mark.parametrize("rule", [Stride, Pace])
+def test_who_is_long_gone_says_little_about_whether_clients_repeat_themselves() -> None:
+    echo, apart = Echo(0.5), {0: torch.tensor([1.0, 0.0]), 1: torch.tensor([0.0, 1.0])}
+    for number in (0, 1):
+        echo.aggregate(apart, who(number))
+    # Client 1 alone, turned by a right angle: its cosine of 0 counts 1, that of client 0, which is 1, counts 0.5.
+    step = echo.aggregate({1: torch.tensor([1.0, 0.0])}, who(2))
+    assert float(step.update.norm()) == pytest.approx(1.0), "both point the same way: nothing to make good"
+    assert echo.cosine == {0: pytest.approx(1.0), 1: 0.0}
+    assert echo.lengthened(2.0, {0: 0.5, 1: 1.0}) == pytest.approx(2.0 ** (1 / 3))
+
+
+@pytest.mark.parametrize("rule", [Stride, Echo])
 def test_it_goes_on_from_its_state(rule: type[Stride]) -> None:
     history = rounds(1)
     straight, stopped, resumed = rule(), rule(), rule()

@@ -46,7 +46,7 @@ class Trainers:
             yield Reply(client=name, outcome="done", arrays=arrays, loss=sent.loss)
 
 
-@pytest.mark.parametrize("aggregator", ["memory", "stride", "pace", "ufedavg", "fedstale"])
+@pytest.mark.parametrize("aggregator", ["memory", "stride", "echo", "ufedavg", "fedstale"])
 @pytest.mark.parametrize("norm", [False, True])
 def test_a_live_run_is_train(tmp_path: Path, aggregator: str, norm: bool) -> None:
     task, plan = small_tasks.classes(norm=norm), world.plan(ROWS, fine_tune=2)
