@@ -104,7 +104,9 @@ def collapse_set() -> list[Cell]:
 def judge_set() -> list[Cell]:
     """Our rule over the grid at budgets that nothing was fitted on, on seeds that nothing was chosen by."""
     tight = _cells((3, 4, 5), ENDS, (OURS,), JUDGE_SEEDS, windows=(1, 3))
-    return tight + _cells((10,), ENDS, (OURS,), JUDGE_SEEDS[:1], windows=(1, 3))
+    wide = _cells((10,), ENDS, (OURS,), JUDGE_SEEDS[:1], windows=(1, 3))
+    others = [_cells((3,), HELD_OUT_ENDS, (OURS,), JUDGE_SEEDS[:1], **setting) for setting in HELD_OUT.values()]
+    return tight + wide + [cell for cells in others for cell in cells]
 
 
 HELD_OUT: dict[str, dict[str, Any]] = {

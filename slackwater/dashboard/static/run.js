@@ -58,9 +58,9 @@ export class RunView {
     this.rounds = this.rounds.slice(0, state.since).concat(state.rounds);
     this.state = state;
     $("live").textContent = state.status === "running" ? (state.quiet ? "Nothing was written for a while." : "Live.") : "";
-    // A run that is planned anew has as many rounds as come of it; how far it is, its slots say.
-    const anew = state.replans.length > 0;
-    const share = state.status === "done" ? 1 : anew ? (state.last_slot + 1) / this.fixed.slots : state.rounds_planned ? state.rounds_done / state.rounds_planned : 0;
+    // A run that is planned anew, or whose policy chooses slot by slot, has as many rounds as come of it; how far it is, its slots say.
+    const anew = state.replans.length > 0 || !state.rounds_planned;
+    const share = state.status === "done" ? 1 : anew ? (state.last_slot + 1) / this.fixed.slots : state.rounds_done / state.rounds_planned;
     this.counted = anew ? `${state.rounds_done}` : `${state.rounds_done} of ${state.rounds_planned}`;
     $("run-progress").value = share;
     const last = this.rounds.filter((r) => r.accuracy != null).at(-1);
