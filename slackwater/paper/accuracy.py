@@ -177,8 +177,10 @@ def _scatter(rows: Sequence[dict[str, Any]]) -> Figure:
         [row["baseline"] for row in rows], [row["best"] for row in rows], "o", color=style.SERIES[0], markersize=4.5
     )
     for number, row in enumerate(rows):
-        axes.annotate(f"T = {row['T']}", (row["baseline"], row["best"]), xytext=(5, -9 if number % 2 else 4), textcoords="offset points",
-                      fontsize=style.FONT_PT - 1)  # fmt: skip
+        # Wide budgets lie close together: below on the right, above in the middle, the last above on the right.
+        aside = number % 2 or row is rows[-1]
+        axes.annotate(f"T = {row['T']}", (row["baseline"], row["best"]), xytext=(3 if aside else -3, -9 if number % 2 else 5),
+                      textcoords="offset points", ha="left" if aside else "center", fontsize=style.FONT_PT - 1)  # fmt: skip
     axes.set_xlim(low, 99.6)
     axes.set_ylim(low, 99.6)
     axes.set_xlabel("no slack: test accuracy, %", fontsize=style.FONT_PT)
