@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 _OURS = "ours"
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)))
 _SMALL_PT = 6.5
+_PERFECT = 100.3
+"""Where the scale of accuracies ends: it has room for 100 %."""
+_TICKS = (10.0, 30.0, 50.0, 70.0, 80.0, 90.0, 95.0, 97.0, 98.0, 99.0, 99.5, 100.0)
 
 
 def summary(table: Sequence[Line], *, synthetic: bool = False) -> RenderableType:
@@ -71,8 +76,8 @@ def chart(table: Sequence[Line], curves: Mapping[str, Sequence[Sequence[float]]]
     With several budgets a point is a budget. With one, `curves` (method -> [hours, kg, accuracy] as it trained) are drawn.
     """
     budgets = sorted({line.budget_kg for line in table})
-    best = {line.method: line.accuracy for line in table if line.seeds and line.budget_kg == budgets[-1]}
-    methods = sorted(best, key=lambda method: -best[method])
+    best = {line.method: line.accuracy for line in sorted(table, key=lambda line: line.budget_kg) if line.seeds}
+    methods = sorted(best, key=lambda method: -best[method])  # by the largest budget that each was trained with
     figure = new_figure(style.COLUMN_IN, 2.6 + 0.13 * math.ceil(len(methods) / 2))
     axes = figure.subplots()
     others = [method for method in methods if not method.startswith(_OURS)]
@@ -96,8 +101,10 @@ def chart(table: Sequence[Line], curves: Mapping[str, Sequence[Sequence[float]]]
             axes.errorbar(kg, [100 * p.accuracy for p in points], yerr=spread, elinewidth=0.5, capsize=1.2, **look)
         else:
             way = curves.get(method, ())
-            axes.plot([kg for _, kg, _ in way], [100 * accuracy for *_, accuracy in way], markevery=0.2, **look)
+            every = 0.2 if len(way) > 1 else None  # so spaced along the line; a point alone has no length
+            axes.plot([kg for _, kg, _ in way], [100 * accuracy for *_, accuracy in way], markevery=every, **look)
     _scales(axes, budgets)
+    _by_error(axes)
     figure.legend(
         loc="outside lower center", ncols=3, frameon=False, fontsize=_SMALL_PT, handlelength=2.2, columnspacing=1.0
     )
@@ -117,3 +124,22 @@ def _scales(axes: Axes, budgets: Sequence[float]) -> None:
     axes.grid(color=style.RULE, linewidth=0.5)
     axes.set_axisbelow(True)
     tidy(axes)
+
+
+def _by_error(axes: Axes) -> None:
+    """Half the error is as far as another half: methods at 97 and 98 % are apart, one that collapsed is still there."""
+
+    def height(accuracy: NDArray[np.float64]) -> NDArray[np.float64]:
+        return -np.log(np.maximum(_PERFECT - accuracy, 1e-3))
+
+    def accuracy(height: NDArray[np.float64]) -> NDArray[np.float64]:
+        return _PERFECT - np.exp(-height)
+
+    least, most = (float(value) for value in axes.dataLim.intervaly)
+    low, high = max(0.0, least - 0.1 * (_PERFECT - least)), min(100.1, most + 0.25 * (_PERFECT - most))
+    axes.set_yscale("function", functions=(height, accuracy))
+    axes.set_ylim(low, high)
+    shown = [tick for tick in _TICKS if low <= tick <= high]
+    if len(shown) > 1:
+        axes.set_yticks(shown, [f"{tick:g}" for tick in shown])
+    axes.minorticks_off()
