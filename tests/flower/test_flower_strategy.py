@@ -110,8 +110,9 @@ def test_all_clients_failing_ends_in_the_model_it_began_with(tmp_path: Path) -> 
 def test_errors_of_the_runner_reach_flowers_loop(tmp_path: Path) -> None:
     strategy = CarbonAware(plan=small_plan(), ledger=tmp_path / "run", wait=False)
     prepared = (tmp_path / "run" / "live.json").read_text()
-    (tmp_path / "run" / "live.json").write_text(prepared.replace("memory", "memmory"))
-    with pytest.raises(SlackwaterError, match="Did you mean 'memory'"):
+    assert '"echo"' in prepared
+    (tmp_path / "run" / "live.json").write_text(prepared.replace('"echo"', '"ecko"'))
+    with pytest.raises(SlackwaterError, match="Did you mean 'echo'"):
         strategy.start(TroubledGrid(adding_app(), SITES), to_arrays(INITIAL))
 
 
