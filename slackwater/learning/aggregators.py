@@ -259,9 +259,8 @@ class Echo(Stride):
         """Compare with what is stored, then keep the updates."""
         for client, update in updates.items():
             if client in self.latest:
-                before = self.latest[client]
-                scale = float(update.norm()) * float(before.norm())
-                self.cosine[client] = max(0.0, float(update.dot(before)) / scale) if scale > 0 else 0.0
+                scale = float(update.norm()) * self.length[client]
+                self.cosine[client] = max(0.0, float(update.dot(self.latest[client])) / scale) if scale > 0 else 0.0
         super().remember(updates, who)
 
     def lengthened(self, factor: float, worth: Mapping[int, float]) -> float:
