@@ -44,6 +44,7 @@ class Cell:
     """T: the budget is what everybody costs in the first T hours from the start."""
     end: int = 0
     fine_tune: int = 1
+    recall: int = 0
     alpha: float | str = 0.1
     objective: str = "paper"
     """`paper`, or `count`: the same function of the number of slots alone."""
@@ -56,7 +57,7 @@ class Cell:
     @property
     def schedule(self) -> tuple[Any, ...]:
         """Cells with the same are trained together."""
-        return (self.task, self.beta, self.start, self.kind, self.hours, self.end, self.fine_tune, str(self.alpha),
+        return (self.task, self.beta, self.start, self.kind, self.hours, self.end, self.fine_tune, self.recall, str(self.alpha),
                 self.objective, self.steps)  # fmt: skip
 
 
@@ -116,7 +117,7 @@ class Maker:
         slack = 0 if cell.kind == "no-slack" else SLACK
         return Problem(
             clients=clients, traces=traces, rounds=cell.hours, slack=slack, alpha=cell.alpha,
-            fine_tune=min(cell.fine_tune, cell.hours), budget_kg=everybody * (1 + 1e-12),
+            fine_tune=min(cell.fine_tune, cell.hours), recall=cell.recall, budget_kg=everybody * (1 + 1e-12),
             g_max_kg=_FAR_KG if cell.objective == "count" else None,
         )  # fmt: skip
 

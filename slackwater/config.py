@@ -139,6 +139,7 @@ class Scenario(_Section):
     slack: int | None = None
     deadline: Moment | None = None
     fine_tune: int = 1
+    recall: int = 0
     alpha: Annotated[float | str, BeforeValidator(_alpha)] = 0.1
     slot_minutes: int = 60
     round_minutes: float | None = None
@@ -168,6 +169,7 @@ class Scenario(_Section):
             slack=self.slack,
             deadline=self.deadline,
             fine_tune=self.fine_tune,
+            recall=self.recall,
             alpha=self.alpha,
             round_minutes=self.round_minutes,
             window=self.window,

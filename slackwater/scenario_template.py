@@ -14,6 +14,7 @@ alpha     = 0.1                    # 1 = lowest carbon only, towards 0 = fair to
 # slot_minutes  = 60               # length of a slot; intensity is averaged over it
 # round_minutes = 45               # a round, where it is shorter than its slot
 # window        = "available"      # fine-tune with those who are there; "all" (default) needs everybody
+# recall        = 10               # everybody trains at least once in so many slots before the window
 # max_parallel  = 4                # at most so many clients in a slot before the window
 
 [data]

@@ -81,7 +81,8 @@ def _fields(model: type[BaseModel]) -> list[str]:
 def test_the_template_loads_with_slack_and_with_the_deadline(tmp_path: Path) -> None:
     by_slack = load_scenario(written(tmp_path, SCENARIO)).problem(tmp_path)
     everything = COMMENTED_KEY.sub("", SCENARIO)
-    without_slack = re.sub(r"^slack .*\n", "", everything, flags=re.MULTILINE)
+    assert "recall is not supported" in refusal(tmp_path, re.sub(r"^slack .*\n", "", everything, flags=re.MULTILINE))
+    without_slack = re.sub(r"^(slack|recall) .*\n", "", everything, flags=re.MULTILINE)
     by_deadline = load_scenario(written(tmp_path, without_slack)).problem(tmp_path)
     assert by_slack.horizon == by_deadline.horizon == 100
     assert by_deadline.deadline == datetime(2022, 1, 5, 4, tzinfo=UTC)

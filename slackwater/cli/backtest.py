@@ -296,6 +296,7 @@ def _problem(scenario: Scenario, truth: Traces, start: datetime, budget_rounds: 
         slack=_horizon(scenario) - scenario.rounds,
         budget_kg=scenario.budget_kg,
         fine_tune=scenario.fine_tune,
+        recall=scenario.recall,
         alpha=scenario.alpha,
         round_minutes=scenario.round_minutes,
         window=scenario.window,

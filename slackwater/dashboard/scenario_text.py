@@ -33,6 +33,8 @@ def _lines(problem: Problem, data: DataText, end: int | None) -> Iterator[str]:
     yield f"rounds = {problem.rounds}"
     yield f"slack = {problem.horizon - problem.rounds}"
     yield f"fine_tune = {problem.fine_tune}"
+    if problem.recall:
+        yield f"recall = {problem.recall}"
     yield f"budget_kg = {value(problem.budget_kg)}"
     yield f"alpha = {value(problem.alpha)}"
     if problem.traces.slot_minutes != 60:

@@ -38,6 +38,8 @@ class Cell:
     end: int = 0
     """s."""
     fine_tune: int = 1
+    recall: int = 0
+    """Not of the paper: what `plan --auto` asks for."""
     alpha: float = 0.1
     slack: int = 150
     budget_kg: float | None = None
@@ -60,7 +62,9 @@ class Cell:
             what = f"{self.process}_T{self.rounds}_ft{self.fine_tune}_{self.aggregator}"
         else:
             budget = "" if self.budget_kg is None else f"_{self.budget_kg:g}kg_slack{self.slack}"
-            what = f"T{self.rounds}{budget}_s{self.end}_ft{self.fine_tune}_alpha{self.alpha:g}_{self.aggregator}"
+            recall = f"_recall{self.recall}" if self.recall else ""
+            window = f"s{self.end}_ft{self.fine_tune}{recall}"
+            what = f"T{self.rounds}{budget}_{window}_alpha{self.alpha:g}_{self.aggregator}"
         size = "" if self.batch_size == 128 else f"x{self.batch_size}"
         return f"{what}_steps{self.local_steps}{size}_lr{self.lr:g}_seed{self.seed}"
 
@@ -70,7 +74,9 @@ class Cell:
             return self._process()
         row = problem(source, rounds=self.rounds, fine_tune=self.fine_tune if self.kind == "plan" else 0,
                       slack=self.slack, alpha=self.alpha, budget_kg=self.budget_kg)  # fmt: skip
-        return no_slack_plan(row) if self.kind == "no-slack" else plan(row, end=self.end)
+        return (
+            no_slack_plan(row) if self.kind == "no-slack" else plan(row.with_settings(recall=self.recall), end=self.end)
+        )
 
     def _process(self) -> Plan:
         from slackwater.learning.participation import cells, generate

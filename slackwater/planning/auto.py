@@ -24,6 +24,10 @@ FINE_TUNES = (1, 2, 3)
 """Not 0: without a window long slack lost up to five points (docs/auto.md)."""
 ALPHAS: tuple[Alpha, ...] = (0.1, 0.01)
 """Nothing above the paper's 0.1: that leaves clients out before the window."""
+RECALL = 10
+"""Slots before the window in which everybody trains at least once, in half of the schedules that are looked at."""
+RECALL_WORTH = 1.25
+"""These must promise an error so many times smaller: with little budget their rare clients are heard late, and not before."""
 _MOST_ENDS = 160
 """End times that are looked at with the first window and alpha, evenly over the slack; fewer with many clients."""
 _BEST_ENDS = 12
@@ -51,7 +55,7 @@ class _Looked:
         """
         plan = self.plan
         alone = int(np.count_nonzero(~plan.matrix[:, : plan.before].any(axis=1)))
-        return alone, self.quality.error * (1 + forgotten(plan))
+        return alone, self.quality.error * (1 + forgotten(plan)) * (RECALL_WORTH if plan.problem.recall else 1)
 
 
 def auto_plan(
@@ -62,20 +66,17 @@ def auto_plan(
     Among those in which as few clients as possible train in the window alone: where clients' data differ much, leaving
     one out cost more than a longer schedule gained (docs/auto.md).
 
-    The problem's own `fine_tune` and `alpha` are not used. Schedules are compared as the greedy makes them; the
+    The problem's own `fine_tune`, `recall` and `alpha` are not used. Schedules are compared as the greedy makes them; the
     most promising are solved by `solver`, spend what is left, and are compared again.
     """
     many = len(problem.fleet) >= _MANY
     slack = problem.horizon - problem.rounds
     most = min(slack + 1, _FEWER_ENDS if many else _MOST_ENDS)
     ends = sorted({round(s) for s in np.linspace(0, slack, most)}) if end is None else [end]
-    seen = _look(problem, FINE_TUNES[0], ALPHAS[0], ends)
-    ends = [one.plan.end for one in sorted(seen, key=lambda one: one.rank)[: 1 if many else _BEST_ENDS]]
-    for fine_tune, alpha in list(product(FINE_TUNES, ALPHAS))[1:]:
-        if fine_tune <= problem.horizon:
-            # A longer window may not be paid for, or meet somebody who is not there.
-            with contextlib.suppress(InfeasibleError):
-                seen += _look(problem, fine_tune, alpha, ends)
+    seen = _search(problem.with_settings(recall=0), ends)
+    if not problem.coupled:
+        with contextlib.suppress(InfeasibleError):
+            seen += _search(problem.with_settings(recall=RECALL), ends)
     # The greedy's schedule may differ from the solver's in a slot that matters, so the last word is on the solver's own.
     slow = many or solver == "milp" or problem.coupled
     finalists = sorted(seen, key=lambda one: one.rank)[: 1 if slow else _FINALISTS]
@@ -120,6 +121,18 @@ def spend(made: Plan) -> Plan:
     return replace(made, packed=more.packed, objective=more.objective, upper_bound=bound)
 
 
+def _search(problem: Problem, ends: Sequence[int]) -> list[_Looked]:
+    """Every end time with the first window and alpha, the best of them with the others."""
+    seen = _look(problem, FINE_TUNES[0], ALPHAS[0], ends)
+    best = sorted(seen, key=lambda one: one.rank)[: 1 if len(problem.fleet) >= _MANY else _BEST_ENDS]
+    for fine_tune, alpha in list(product(FINE_TUNES, ALPHAS))[1:]:
+        if fine_tune <= problem.horizon:
+            # A longer window may not be paid for, or meet somebody who is not there.
+            with contextlib.suppress(InfeasibleError):
+                seen += _look(problem, fine_tune, alpha, [one.plan.end for one in best])
+    return seen
+
+
 def _look(problem: Problem, fine_tune: int, alpha: Alpha, ends: Sequence[int]) -> list[_Looked]:
     """Schedules for those end times that have one; if none has, the refusal with the smallest budget that would do."""
     variant = problem.with_settings(fine_tune=fine_tune, alpha=alpha)
@@ -152,9 +165,10 @@ def _recommendation(chosen: Plan, predicted: Quality, looked: int) -> Recommenda
     without = _without_slack(problem)
     against = "" if without is None else f", against {without[1]:.3g} for everybody without slack"
     window = f"{problem.fine_tune} slot{'s' if problem.fine_tune > 1 else ''}"
+    recalled = f", everybody once in the {problem.recall} slots before it" if problem.recall else ""
     recent = round(len(slots) * (1 - forgotten(chosen)))
     why = [
-        f"Of {looked} schedules, the one that ends at s = {chosen.end} with a window of {window} and alpha = "
+        f"Of {looked} schedules, the one that ends at s = {chosen.end} with a window of {window}{recalled} and alpha = "
         f"{problem.alpha} is predicted to train best: it leaves {predicted.error:.3g} of the first model's error{against}, "
         f"and {recent:,} of {len(slots):,} clients train in the last {REMEMBERED} rounds before the window."
     ]
@@ -174,7 +188,7 @@ def _recommendation(chosen: Plan, predicted: Quality, looked: int) -> Recommenda
     )
     return Recommendation(
         aggregator=AGGREGATOR,
-        settings={"end": chosen.end, "fine_tune": problem.fine_tune, "alpha": problem.alpha},
+        settings={"end": chosen.end, "fine_tune": problem.fine_tune, "recall": problem.recall, "alpha": problem.alpha},
         error=predicted.error,
         why=tuple(why),
     )

@@ -25,7 +25,7 @@ def no_slack_plan(problem: Problem) -> Plan:
     began = time.perf_counter()
     longest = _reach(problem)
     everyone = problem.with_settings(
-        rounds=longest, slack=0, deadline=None, fine_tune=0, max_parallel=None, window="available"
+        rounds=longest, slack=0, deadline=None, fine_tune=0, recall=0, max_parallel=None, window="available"
     )
     costs = everyone.costs
     there = costs.can_train()

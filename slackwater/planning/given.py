@@ -116,6 +116,13 @@ def _check_limits(problem: Problem, earlier: NDArray[np.bool_]) -> None:
             f"{str(fleet.names[client])!r} has {counts[client]} slots before the window; it must have {limit} "
             f"({'min' if few else 'max'}_slots)."
         )
+    first = max(0, earlier.shape[1] - problem.recall)
+    could = problem.costs.can_train()[:, first : earlier.shape[1]].any(axis=1) & (fleet.max_slots > 0)
+    if len(silent := np.flatnonzero(could & ~earlier[:, first:].any(axis=1))):
+        raise ScenarioError(
+            f"{str(fleet.names[silent[0]])!r} does not train in the last {problem.recall} slots before the window, where "
+            f"recall = {problem.recall} asks for it (slots {first} to {earlier.shape[1] - 1})."
+        )
     together = earlier.sum(axis=0)
     if most is not None and together.max(initial=0) > most:
         slot = int(together.argmax())

@@ -29,7 +29,7 @@ class Recommendation:
     aggregator: str
     """As `train` takes it, with its number."""
     settings: Mapping[str, Any]
-    """What was chosen for the plan itself: `end`, `fine_tune`, `alpha`."""
+    """What was chosen for the plan itself: `end`, `fine_tune`, `recall`, `alpha`."""
     error: float
     """What the schedule is predicted to leave undone; compare it only among plans for the same clients."""
     why: tuple[str, ...]

@@ -31,7 +31,7 @@ def plan(
 
     `exact` proves the optimum (a problem that ties clients together goes to the MILP). `greedy` buys the best gain per kg first and says
     how far from the optimum it may be. `milp` is HiGHS on the same problem. `time_limit_s` is for the MILP. With `auto`, s, the problem's
-    `fine_tune` and its `alpha` are chosen by how well the schedule would train, as is the aggregator: see `Plan.recommended`.
+    `fine_tune`, `recall` and `alpha` are chosen by how well the schedule would train, as is the aggregator: see `Plan.recommended`.
     """
     if solver not in get_args(Solver):
         raise ScenarioError(f"solver must be one of {', '.join(get_args(Solver))}, not {solver!r}.")

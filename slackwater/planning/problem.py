@@ -60,6 +60,8 @@ class Problem:
     deadline: str | datetime | None = None
     """Time by which the run must have ended; instead of slack."""
     fine_tune: int = 1
+    recall: int = 0
+    """Everybody who can trains at least once in so many slots before the window, so that nobody is forgotten there; 0: not asked."""
     alpha: Alpha = 0.1
     """In (0, 1], or "log" (proportional fairness), or "max-min" ("max-min:0.5" names the alpha above the level)."""
     start: str | datetime | None = None
@@ -77,6 +79,8 @@ class Problem:
     """[client, slot], False where a client cannot train, besides its own `unavailable` periods."""
     earned_kg: ArrayLike | None = None
     """[client], utility from slots trained before this horizon, the sum of their (g_max - g), kg: fairness counts the past."""
+    trained_ago: ArrayLike | None = None
+    """[client], how many slots before this horizon each last trained, for `recall`; None is not in living memory."""
     g_max_kg: float | None = None
     """What utilities are counted from where this horizon is the rest of a longer one; None is its dearest client-slot."""
 
@@ -86,6 +90,7 @@ class Problem:
         put(self, "start", _moment("start", self.start) if self.start is not None else self.traces.start)
         put(self, "rounds", _whole("rounds", self.rounds, least=1))
         put(self, "fine_tune", _whole("fine_tune", self.fine_tune, least=0))
+        put(self, "recall", _whole("recall", self.recall, least=0))
         if self.deadline is not None:
             put(self, "deadline", _moment("deadline", self.deadline))
         put(self, "slack", self._resolved_slack())
@@ -129,6 +134,7 @@ class Problem:
         budget_kg: float,
         slack: int = 0,
         fine_tune: int = 1,
+        recall: int = 0,
         alpha: Alpha = 0.1,
         names: Sequence[str] | None = None,
         available: ArrayLike | None = None,
@@ -160,6 +166,7 @@ class Problem:
             budget_kg=budget_kg,
             slack=slack,
             fine_tune=fine_tune,
+            recall=recall,
             alpha=alpha,
             available=available,
             server_kg=server_kg,
@@ -266,6 +273,17 @@ class Problem:
                     "can only be planned from the start."
                 )
             object.__setattr__(self, "earned_kg", earned)
+        if self.recall and self.coupled:
+            raise ScenarioError(
+                "recall is not supported together with max_parallel or a server. Leave it out, or ask for min_slots."
+            )
+        if self.trained_ago is not None:
+            ago = _numbers("trained_ago", self.trained_ago)
+            if ago.shape != (len(self.fleet),) or not np.all(ago >= 1):
+                raise ScenarioError(
+                    f"trained_ago must hold a number of slots, at least 1, for each of the {len(self.fleet)} clients."
+                )
+            object.__setattr__(self, "trained_ago", ago)
         if self.g_max_kg is None:
             return
         dearest = self.costs.g_max

@@ -177,7 +177,7 @@ def _infeasible(problem: Problem, cheapest: Stage | None, refused: list[str]) ->
     parts = [
         ("the fine-tuning window", cheapest.window_kg),
         ("idle power", cheapest.idle_kg),
-        ("the least slots of clients (min_slots, required)", need - cheapest.window_kg - cheapest.idle_kg),
+        ("the least slots of clients (min_slots, required, recall)", need - cheapest.window_kg - cheapest.idle_kg),
     ]
     named = [f"{what} {kg:.6f} kg" for what, kg in parts if kg > 0]
     stop = problem.slot_start(problem.rounds + cheapest.end)

@@ -1,7 +1,8 @@
 """What is left to decide once the end time s is fixed: how many of its cheapest slots each client gets.
 
 With the window paid for, a client's i-th cheapest slot before the window has both the lowest cost and the highest utility of those left,
-and its gain falls with i. So some optimal schedule gives each client a prefix of its slots sorted by cost: a 0-1 knapsack.
+and its gain falls with i. So some optimal schedule gives each client a prefix of its slots sorted by cost: a 0-1 knapsack. Where it must
+train in the last slots before the window (`recall`), the cheapest of these comes first and is taken; for the others nothing changes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Groups:
         self.problem, self.costs = problem, costs
         self.g_max = problem.g_max
         self.noise = NOISE * self.g_max  # what utilities may be off by
-        kind, one = alike(costs.row, costs.mask)
+        ago = np.full(len(fleet), np.inf) if problem.trained_ago is None else np.asarray(problem.trained_ago)
+        kind, one = alike(costs.row, costs.mask, ago)
+        self.trained_ago: NDArray[np.float64] = ago[one]
         self.intensity: NDArray[np.float64] = costs.intensity[costs.row[one]]
         self.available: NDArray[np.bool_] = costs.available[costs.mask[one]]
         past = [] if problem.earned_kg is None else [np.asarray(problem.earned)]
@@ -62,6 +65,8 @@ class Stage:
     idle_kg: float
     base: NDArray[np.float64]
     """[group], utility from the window and from before the horizon."""
+    recalled: NDArray[np.bool_]
+    """[kind], whether it must train in the last slots before the window: its first slot is then the cheapest of these."""
     low: NDArray[np.intp]
     """[group], slots that are taken in any case."""
     high: NDArray[np.intp]
@@ -82,7 +87,9 @@ class Stage:
         window_ci = np.where(there, groups.intensity[:, before:stop], 0.0).sum(axis=1)
         usable = groups.available[:, :before].sum(axis=1)[groups.kind]
         high = np.minimum(groups.max_slots, usable).astype(np.intp)
-        low = groups.min_slots.astype(np.intp)
+        recalled = groups.available[:, max(0, before - problem.recall) : before].any(axis=1)
+        recalled &= groups.trained_ago + before > problem.recall
+        low = np.maximum(groups.min_slots, np.minimum(recalled[groups.kind], high)).astype(np.intp)
         if np.any(low > high):
             client = int(np.argmax((low > high)[groups.of_client]))
             return (
@@ -101,6 +108,7 @@ class Stage:
             base=utilities(
                 there.sum(axis=1)[groups.kind], groups.energy * window_ci[groups.kind], groups.g_max, groups.earned
             ),
+            recalled=recalled,
             low=low,
             high=high,
         )
@@ -109,11 +117,18 @@ class Stage:
     def order(self) -> NDArray[np.intp]:
         """[kind, i], slot."""
         order = self.groups.order
-        return order[order < self.before].reshape(len(order), self.before)
+        order = order[order < self.before].reshape(len(order), self.before)
+        if not self.recalled.any():
+            return order
+        late = order >= self.before - self.groups.problem.recall
+        first = np.where(self.recalled, np.argmax(late, axis=1), 0)[:, None]
+        place = np.arange(self.before)[None, :]
+        moved = np.where(place == 0, first, np.where(place <= first, place - 1, place))
+        return np.take_along_axis(order, moved, axis=1)
 
     @cached_property
     def intensity(self) -> NDArray[np.float64]:
-        """[kind, i], kg/kWh, cheapest first; infinite where not available."""
+        """[kind, i], kg/kWh, cheapest first but for a recalled one; infinite where not available."""
         return np.take_along_axis(self.groups.price, self.order, axis=1)
 
     @cached_property
@@ -160,7 +175,10 @@ class Stage:
     def with_free_slots(self) -> Stage:
         """The same with every slot that costs nothing taken."""
         groups = self.groups
-        free = (self.intensity <= 0).sum(axis=1)[groups.kind]
+        free = (self.intensity <= 0).sum(axis=1)
+        if self.recalled.any():
+            free = free + (self.recalled & (self.intensity[:, 0] > 0))
+        free = free[groups.kind]
         free = np.where(groups.energy > 0, free, self.before)
         return self.raised(np.minimum(free, self.high)) if free.any() else self
 
@@ -222,7 +240,8 @@ def alike(*columns: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     order = np.lexsort(columns[::-1])
     new = np.zeros(len(order), dtype=bool)
     for column in columns:
-        new[1:] |= np.diff(column[order]) != 0
+        sorted_ = column[order]
+        new[1:] |= sorted_[1:] != sorted_[:-1]  # a difference would not do: there are infinities
     number = np.empty(len(order), dtype=np.intp)
     number[order] = np.cumsum(new)
     new[0] = True

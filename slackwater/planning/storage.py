@@ -61,6 +61,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
             "slack": problem.horizon - problem.rounds,
             "deadline": problem.deadline and iso(utc(problem.deadline)),
             "fine_tune": problem.fine_tune,
+            "recall": problem.recall,
             "alpha": problem.alpha,
             "start": iso(problem.first_slot),
             "slot_minutes": traces.slot_minutes,
@@ -206,6 +207,7 @@ def _plan(data: dict[str, Any]) -> Plan:
         slack=None if settings["deadline"] else settings["slack"],
         deadline=settings["deadline"],
         fine_tune=settings["fine_tune"],
+        recall=settings.get("recall", 0),  # plans made before there was one ask for none
         alpha=settings["alpha"],
         round_minutes=settings["round_minutes"],
         window=settings["window"],

@@ -95,11 +95,12 @@ class Now(Holding):
                     expected=self.expected.traces(),
                     earned_kg=self.past.earned_kg(self.g_max),
                     done=self.past.slots,
+                    trained_ago=self.past.trained_ago if self.problem.recall else None,
                     g_max_kg=self.g_max,
                     limits=limits,
                 )
             )
-            if rest is not None or not self.problem.fleet.min_slots.any():
+            if rest is not None or not (self.problem.fleet.min_slots.any() or self.problem.recall):
                 return rest
         return None
 

@@ -25,6 +25,8 @@ class Past:
     """What the slots in flight are expected to emit."""
     slots: NDArray[np.int64]
     """[client], slots trained."""
+    trained_ago: NDArray[np.float64]
+    """[client], how many slots ago each trained last; infinite for those who never did."""
     training_kg: Floats
     """[client], emissions of training, those in flight as expected."""
 
@@ -52,5 +54,6 @@ def look_back(
         in_flight_kg=float(state.held_kg[settled:now].sum()),
         expected_kg=float(training[:, settled:].sum() + idle[settled:].sum()),
         slots=trained.sum(axis=1),
+        trained_ago=now - np.where(trained, np.arange(now), -np.inf).max(axis=1, initial=-np.inf),
         training_kg=np.where(trained, g, 0.0).sum(axis=1),
     )

@@ -33,13 +33,14 @@ def remaining_problem(
     expected: Traces,
     earned_kg: NDArray[np.float64],
     done: NDArray[np.int64],
+    trained_ago: NDArray[np.float64] | None = None,
     g_max_kg: float,
     limits: bool = True,
 ) -> Problem:
     """What is left from `slot` on: fairness counts what clients have earned, limits what they have `done`, [client].
 
     g_max is that of the whole horizon, as far as it is known: its settled actuals and the expectation of the rest. The
-    run still ends no earlier than after its `rounds`. `limits=False` gives up the least slots.
+    run still ends no earlier than after its `rounds`. `limits=False` gives up the least slots and the recall.
     """
     left = problem.horizon - slot
     rounds = max(problem.rounds - slot, window_slots, 1)
@@ -51,6 +52,8 @@ def remaining_problem(
         slack=left - rounds,
         budget_kg=budget_kg,
         fine_tune=window_slots,
+        recall=problem.recall if limits else 0,
+        trained_ago=trained_ago,
         alpha=problem.alpha,
         round_minutes=problem.round_minutes,
         window=problem.window,

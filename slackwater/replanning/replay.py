@@ -169,6 +169,7 @@ def _planned_energy(
         slack=problem.horizon - problem.rounds,
         budget_kg=problem.budget_kg * share * then / now,
         fine_tune=problem.fine_tune,
+        recall=problem.recall,
         alpha=problem.alpha,
         round_minutes=problem.round_minutes,
         window=problem.window,

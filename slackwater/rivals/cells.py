@@ -213,6 +213,7 @@ def _fingerprint(problem: Problem) -> str:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(np.ascontiguousarray(part).tobytes())
-    said = (problem.rounds, problem.horizon, problem.fine_tune, problem.alpha, problem.max_parallel, list(fleet.names))
+    said = [problem.rounds, problem.horizon, problem.fine_tune, problem.alpha, problem.max_parallel, list(fleet.names)]
+    said += [problem.recall] if problem.recall else []
     digest.update(json.dumps([*said, problem.first_slot.isoformat()], default=str).encode())
     return digest.hexdigest()

@@ -42,6 +42,8 @@ class Small:
     server_kg: NDArray[np.float64]
     max_parallel: int | None = None
     window: str = "all"
+    recall: int = 0
+    trained_ago: list[float] | None = None
 
     def best(self, ends: range | None = None) -> Best | None:
         """The optimum over all schedules and end times, or None if nothing is feasible."""
@@ -70,6 +72,11 @@ class Small:
         ok = np.all(counts >= self.min_slots, axis=1) & np.all(counts <= self.max_slots, axis=1)
         if self.max_parallel is not None:
             ok &= np.all(chosen.sum(axis=1) <= self.max_parallel, axis=1)
+        for c in range(clients):
+            late = [t for t in range(before) if t >= before - self.recall and self.available[c, t]]
+            heard = self.trained_ago is not None and self.trained_ago[c] + before <= self.recall
+            if late and not heard:
+                ok &= chosen[:, c, late].any(axis=1)
         chosen[:, :, before:stop] = window
         g = self.g[:, :stop]
         kg = (chosen * g).sum(axis=(1, 2)) + self.idle_kg[:stop].sum() + chosen.any(axis=1) @ self.server_kg[:stop]

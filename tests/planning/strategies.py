@@ -43,7 +43,10 @@ def small_problems(draw: st.DrawFn, *, most_cells: int = 12, coupled: bool = Fal
     idle = np.zeros(horizon)
     if draw(st.booleans()):
         idle = draw(st.sampled_from([0.0, 0.01, 0.1])) * g.sum(axis=0)
-    server, parallel = np.zeros(horizon), None
+    server, parallel, recall, ago = np.zeros(horizon), None, 0, None
+    if not coupled and draw(st.booleans()):
+        recall = draw(st.integers(1, 4))
+        ago = draw(st.none() | st.lists(st.sampled_from([1.0, 2.0, np.inf]), min_size=clients, max_size=clients))
     if coupled:
         parallel = draw(st.none() | st.integers(1, clients))
         server = np.array([draw(st.sampled_from([0.0, 0.05, 0.3])) for _ in range(horizon)])
@@ -61,6 +64,8 @@ def small_problems(draw: st.DrawFn, *, most_cells: int = 12, coupled: bool = Fal
         server_kg=server,
         max_parallel=parallel,
         window=draw(st.sampled_from(["all", "available"])),
+        recall=recall,
+        trained_ago=ago,
     )
 
 
@@ -87,4 +92,6 @@ def problem_of(small: Small) -> Problem:
         server_kg=small.server_kg if small.server_kg.any() else None,
         max_parallel=small.max_parallel,
         window=small.window,  # type: ignore[arg-type]
+        recall=small.recall,
+        trained_ago=small.trained_ago,
     )

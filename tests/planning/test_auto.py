@@ -43,6 +43,7 @@ def test_the_choice_is_kept_with_the_plan(made: sw.Plan, tmp_path: Path) -> None
     assert recommended.settings == {
         "end": made.end,
         "fine_tune": made.problem.fine_tune,
+        "recall": made.problem.recall,
         "alpha": made.problem.alpha,
     }
     assert recommended.error == pytest.approx(quality.quality(made).error)
@@ -82,6 +83,31 @@ def test_a_schedule_that_ends_on_one_clients_rounds_is_worth_less() -> None:
     same = quality.Quality(unlearned=0.1, uneven=0.0)
     ranks = [auto._Looked(plan=plan, quality=same).rank for plan in (forgets, remembers)]
     assert ranks == [(0, pytest.approx(0.15)), (0, pytest.approx(0.1))]
+
+
+def test_a_recalled_schedule_must_promise_a_fifth_less() -> None:
+    costs = np.full((2, 12), 0.1)
+    plain = sw.plan(sw.Problem.from_costs(costs, rounds=4, slack=8, budget_kg=2.0), end=8)
+    recalled = sw.plan(plain.problem.with_settings(recall=10), end=8)
+    ranks = {
+        error: auto._Looked(plan=recalled, quality=quality.Quality(unlearned=error, uneven=0.0)).rank
+        for error in (0.079, 0.081)
+    }
+    at = auto._Looked(plan=plain, quality=quality.Quality(unlearned=0.1, uneven=0.0)).rank
+    assert ranks[0.079] < at < ranks[0.081]
+
+
+def test_everybody_is_recalled_where_that_promises_more() -> None:
+    """Long slack and one clean grid: the others would be forgotten."""
+    zones = ["DE", "IE", "BE", "SE-SE3"]
+    traces = sw.load_traces(zones=zones, start="2026-01-10T00:00Z", hours=130)
+    clients = [sw.Client(name=zone, zone=zone, power_w=300) for zone in zones]
+    made = sw.plan(sw.Problem(clients=clients, traces=traces, rounds=4, slack=100, budget_kg=4.0), auto=True)
+    assert made.problem.recall == auto.RECALL
+    assert made.matrix[:, made.before - auto.RECALL : made.before].any(axis=1).all()
+    assert made.recommended is not None
+    assert "everybody once in the 10 slots before it" in made.recommended.why[0]
+    assert made.status == "optimal"
 
 
 def test_the_plan_is_the_solvers_own_for_what_was_chosen(made: sw.Plan) -> None:

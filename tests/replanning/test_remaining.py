@@ -10,12 +10,13 @@ import slackwater as sw
 from slackwater.replanning.remaining import promising_ends, remaining_problem, solve
 
 
-def test_the_rest_of_a_plan_is_the_plan_for_the_rest() -> None:
-    """With nothing unforeseen, planning anew at any slot keeps what was planned."""
+@pytest.mark.parametrize(("recall", "cut"), [(0, 12), (4, 12), (4, 22), (6, 21)])
+def test_the_rest_of_a_plan_is_the_plan_for_the_rest(recall: int, cut: int) -> None:
+    """With nothing unforeseen, planning anew at any slot keeps what was planned, who was heard late included."""
     truth = traces(daily(4, 40, seed=1), sw.units.utc("2023-03-01T00:00Z"))
-    asked = problem(truth, rounds=5, slack=30, hours=6)
+    asked = problem(truth, rounds=5, slack=30, hours=6).with_settings(recall=recall)
     first = sw.plan(asked)
-    g, cut = asked.costs.dense(), 12
+    g = asked.costs.dense()
     done = first.matrix[:, :cut]
     rest = remaining_problem(
         asked,
@@ -25,6 +26,7 @@ def test_the_rest_of_a_plan_is_the_plan_for_the_rest() -> None:
         expected=forecast(traces(truth.intensity[:, :cut], truth.start), truth.intensity[:, cut:]).traces(),
         earned_kg=(done * (asked.g_max - g[:, :cut])).sum(axis=1),
         done=done.sum(axis=1),
+        trained_ago=cut - np.where(done, np.arange(cut), -np.inf).max(axis=1),
         g_max_kg=asked.g_max,
     )
     again = sw.plan(rest)
