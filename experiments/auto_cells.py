@@ -187,7 +187,7 @@ def best_cell(store: Store, rule: str, hours: int, seeds: Sequence[int] = SEARCH
     like = Cell(hours=hours, rule=rule, **setting)
     found: dict[Cell, dict[int, float]] = {}
     for cell in store.rows:
-        same = replace(cell, end=0, fine_tune=1, lr=LR, seed=0) == like
+        same = replace(cell, end=0, fine_tune=1, recall=0, lr=LR, seed=0) == like
         accuracy = store.accuracy(cell)
         if accuracy is not None and same and cell.fine_tune in (1, 3) and cell.seed in seeds:
             found.setdefault(replace(cell, seed=0), {})[cell.seed] = accuracy

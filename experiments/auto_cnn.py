@@ -66,7 +66,7 @@ def main(
     chosen = {T: auto_cell(Maker(data), Cell(hours=T)) for T in hours}
     wanted = {
         (T, rule, int(seed)): cells.Cell(
-            rounds=T, end=one.end, fine_tune=one.fine_tune, alpha=float(one.alpha), aggregator=rule,
+            rounds=T, end=one.end, fine_tune=one.fine_tune, recall=one.recall, alpha=float(one.alpha), aggregator=rule,
             local_steps=local_steps, batch_size=batch_size, lr=LR, seed=int(seed),
         )
         for seed in seeds.split(",") for T, one in chosen.items() for rule in rules.split(",")

@@ -9,6 +9,8 @@ from typing import Any
 
 from auto_cells import JUDGE_SEEDS, LR, SEARCH_SEEDS, SLACK, Cell, Maker, Store, auto_cell, best_cell
 
+from slackwater.planning.auto import RECALL
+
 ENDS = (1, 3, 5, 7, 9, 10, 20, 30, 40, 50, 70, 90, 110, 130, 150)
 """Of the paper's tables."""
 RATES = (0.1, 0.0316, 0.01)
@@ -81,6 +83,15 @@ def fit_set() -> list[Cell]:
     ]
 
 
+def recall_set() -> list[Cell]:
+    """Our rule over the grid, everybody once more in the last slots before the window, beside the same without; search seeds."""
+    tight = _cells((4,), ENDS, (OURS,), (0, 1), windows=(1, 3))
+    plain = tight + _cells((10,), ENDS, (OURS,), (0, 1))
+    skewed = _cells((4, 5, 10), (50, 70, 110, 150), (OURS,), (0, 1), beta=0.1)
+    again = [cell for cell in _cells((3, 4, 5, 10), ENDS, (OURS,), (0, 1)) + skewed if cell.end >= RECALL]
+    return [*plain, *skewed, *(replace(cell, recall=RECALL) for cell in again)]
+
+
 def objective_set() -> list[Cell]:
     """Slots counted without their carbon in the objective, beside the paper's."""
     ends = (30, 50, 90)
@@ -143,8 +154,8 @@ def again_set(store: Store) -> list[Cell]:
     chosen: list[Cell] = []
     for setting in ({}, *HELD_OUT.values()):
         for T in (3, 4, 5, 10):
-            best = best_cell(store, PAPER, T, **setting)
-            chosen += [] if best is None else [replace(best, seed=seed) for seed in JUDGE_SEEDS]
+            bests = [best_cell(store, rule, T, **setting) for rule in ((PAPER,) if setting else (PAPER, OURS))]
+            chosen += [replace(best, seed=seed) for best in bests if best is not None for seed in JUDGE_SEEDS]
     return chosen
 
 
@@ -152,6 +163,7 @@ SETS: dict[str, Callable[[Maker, Store], list[Cell]]] = {
     "search": lambda maker, store: search_set(),
     "baseline": lambda maker, store: baseline_set(),
     "fit": lambda maker, store: fit_set(),
+    "recall": lambda maker, store: recall_set(),
     "objective": lambda maker, store: objective_set(),
     "paper": lambda maker, store: paper_set(),
     "judge": lambda maker, store: judge_set(),
@@ -160,4 +172,4 @@ SETS: dict[str, Callable[[Maker, Store], list[Cell]]] = {
     "auto": lambda maker, store: auto_set(maker),
     "again": lambda maker, store: again_set(store),
 }
-"""In this order: `again` takes up the best cells of `paper` and `held-out`."""
+"""In this order: `again` takes up the best cells of `fit`, `recall`, `paper` and `held-out`."""

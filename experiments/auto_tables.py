@@ -93,10 +93,11 @@ def predictor_table(store: Store, maker: Maker) -> Iterator[str]:
             (name for name, other in HELD_OUT.items() if other.items() <= setting.items()), "MNIST, beta = 0.5"
         )
         error = quality(maker.plan(cell)).error
+        where += ", recalled" if cell.recall else ""
         groups.setdefault((where, cell.hours), []).append((-error, statistics.mean(accuracies)))
     yield line("cells", "T", "schedules", "Spearman", "lost by taking the best predicted")
     yield under(5)
-    for (where, T), pairs in sorted(groups.items(), key=lambda group: (group[0][0] != "MNIST, beta = 0.5", *group[0])):
+    for (where, T), pairs in sorted(groups.items(), key=lambda group: (not group[0][0].startswith("MNIST"), *group[0])):
         if len(pairs) > 3:
             lost = max(a for _, a in pairs) - max(pairs)[1]
             yield line(where, T, len(pairs), f"{spearman(pairs):.3f}", f"{lost:.2f}")
@@ -149,7 +150,8 @@ def shown_cell(cell: Cell) -> str:
     """What was chosen."""
     rate = "" if cell.lr == LR else f", lr {cell.lr:g}"
     fair = "" if cell.alpha == Cell(hours=1).alpha else f", alpha {cell.alpha}"
-    return f"s={cell.end}, t_ft={cell.fine_tune}{fair}{rate}"
+    recall = f", recall {cell.recall}" if cell.recall else ""
+    return f"s={cell.end}, t_ft={cell.fine_tune}{recall}{fair}{rate}"
 
 
 def spread(values: Sequence[float]) -> str:
