@@ -20,7 +20,7 @@ def table(task: str, budget_kg: float) -> str:
     """A line a method, as in the file: the most accurate first."""
     path = RESULTS / task / "rivals.csv"
     with path.open(encoding="utf-8", newline="") as file:
-        found = [row for row in csv.DictReader(file) if math.isclose(float(row["budget_kg"]), budget_kg)]
+        found = [row for row in csv.DictReader(file) if math.isclose(float(row["budget_kg"]), budget_kg, rel_tol=1e-5)]
     if not found:
         raise SystemExit(f"{path} has no budget of {budget_kg} kg: run `slackwater rivals` with it.")
     target = float(found[0]["target"])
