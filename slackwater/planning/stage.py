@@ -30,9 +30,9 @@ class Groups:
         self.problem, self.costs = problem, costs
         self.g_max = problem.g_max
         self.noise = NOISE * self.g_max  # what utilities may be off by
-        ago = np.full(len(fleet), np.inf) if problem.trained_ago is None else np.asarray(problem.trained_ago)
-        kind, one = alike(costs.row, costs.mask, ago)
-        self.trained_ago: NDArray[np.float64] = ago[one]
+        ago = [] if problem.trained_ago is None else [np.asarray(problem.trained_ago)]
+        kind, one = alike(costs.row, costs.mask, *ago)
+        self.trained_ago: NDArray[np.float64] = ago[0][one] if ago else np.full(len(one), np.inf)
         self.intensity: NDArray[np.float64] = costs.intensity[costs.row[one]]
         self.available: NDArray[np.bool_] = costs.available[costs.mask[one]]
         past = [] if problem.earned_kg is None else [np.asarray(problem.earned)]
