@@ -40,7 +40,8 @@ _ALL = "all"
     default=_ALL,
     show_default=True,
     callback=filled,
-    help="Methods, separated by commas, such as ours,oort:2 (two clients a round) or fedzero+memory (another aggregator).",
+    help="Methods, separated by commas, such as ours,oort:2 (two clients a round) or fedzero+memory (another aggregator); "
+    "all is every one of them.",
 )
 @click.option(
     "--budget", type=ListOf(float, "number of kg"), metavar="KG,..", help="Budgets; the scenario's unless told."
@@ -115,7 +116,7 @@ def rivals(
         probes="free" if free_probes else "charged",
         probe_samples=probe_samples,
     )
-    methods = [*PLANNED, *policy_names()] if policies == _ALL else _methods(policies)
+    methods = _methods(policies)
     budgets = budget or [problem.budget_kg]
     if not all(kg > 0 for kg in budgets):
         raise click.BadParameter("budgets must be above 0 kg.", param_hint="--budget")
@@ -128,10 +129,14 @@ def rivals(
 
 
 def _methods(given: str) -> list[str]:
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    if not names:
+        raise click.BadParameter("name a method, or say all.", param_hint="--policies")
     try:
-        return list(dict.fromkeys(check_method(name) for name in given.split(",") if name.strip()))
+        found = [m for name in names for m in ([*PLANNED, *policy_names()] if name == _ALL else [check_method(name)])]
     except ScenarioError as error:
         raise click.BadParameter(str(error), param_hint="--policies") from None
+    return list(dict.fromkeys(found))
 
 
 def _train(cells: list[Cell], store: Store, jobs: int, most: int | None) -> None:

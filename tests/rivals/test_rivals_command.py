@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from slackwater.cli.main import cli
 from slackwater.rivals.planned import PLANNED
-from slackwater.rivals.registry import _FACTORIES
+from slackwater.rivals.registry import _FACTORIES, method_names
 from slackwater.rivals.table import lines, to_csv
 
 SCENARIO = """\
@@ -78,6 +78,12 @@ def test_cells_of_another_setting_are_not_mixed_in(scenario: Path) -> None:
 
 def test_a_method_that_is_not_known_is_a_usage_error(scenario: Path) -> None:
     assert "Did you mean 'fedzero'" in run("rivals", "s.toml", "--policies", "fedzro", code=2).stderr
+    assert "name a method" in run("rivals", "s.toml", "--policies", ",", code=2).stderr
+
+
+def test_all_methods_and_one_more(scenario: Path) -> None:
+    asked = run("rivals", "s.toml", "--policies", "all, oort+echo, oort", "--most", "1", *QUICK)
+    assert f"1 of {2 * (len(method_names()) + 1)} cells to train" in asked.stderr
 
 
 def test_train_by_a_policy_and_resume(scenario: Path) -> None:
