@@ -28,6 +28,8 @@ _FAR_KG = 1e4
 """Counted from so far above every cost, each slot is worth the same."""
 SEARCH_SEEDS, JUDGE_SEEDS = (0, 1, 2), (10, 11, 12)
 """Rules, constants and best cells are chosen on the first and compared on the others."""
+MORE_SEEDS = (*JUDGE_SEEDS, *range(13, 19))
+"""Where hundredths decide: auto beside our best cell."""
 STORE = Path(__file__).parent / "auto" / "cells.jsonl"
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from auto_cells import JUDGE_SEEDS, LR, SEARCH_SEEDS, SLACK, Cell, Maker, Store, auto_cell, best_cell
+from auto_cells import JUDGE_SEEDS, LR, MORE_SEEDS, SEARCH_SEEDS, SLACK, Cell, Maker, Store, auto_cell, best_cell
 
 from slackwater.planning.auto import RECALL
 
@@ -159,6 +159,12 @@ def again_set(store: Store) -> list[Cell]:
     return chosen
 
 
+def closer_set(maker: Maker, store: Store) -> list[Cell]:
+    """Auto and our best cell once more, with as many seeds as it takes to tell them apart."""
+    pairs = [(auto_cell(maker, Cell(hours=T)), best_cell(store, OURS, T)) for T in (3, 4, 5, 10)]
+    return [replace(one, rule=OURS, seed=seed) for pair in pairs for one in pair if one for seed in MORE_SEEDS]
+
+
 SETS: dict[str, Callable[[Maker, Store], list[Cell]]] = {
     "search": lambda maker, store: search_set(),
     "baseline": lambda maker, store: baseline_set(),
@@ -171,5 +177,6 @@ SETS: dict[str, Callable[[Maker, Store], list[Cell]]] = {
     "held-out": lambda maker, store: held_out_set(),
     "auto": lambda maker, store: auto_set(maker),
     "again": lambda maker, store: again_set(store),
+    "closer": closer_set,
 }
-"""In this order: `again` takes up the best cells of `fit`, `recall`, `paper` and `held-out`."""
+"""In this order: `again` and `closer` take up the best cells of `fit`, `recall`, `paper` and `held-out`."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from auto_cells import JUDGE_SEEDS, LR, SEARCH_SEEDS, SLACK, Cell, Maker, Store, auto_cell, best_cell
+from auto_cells import JUDGE_SEEDS, LR, MORE_SEEDS, SEARCH_SEEDS, SLACK, Cell, Maker, Store, auto_cell, best_cell
 from auto_sets import CANDIDATES, HELD_OUT, OURS, PAPER
 
 from slackwater.planning.quality import quality
@@ -38,6 +38,27 @@ def budgets_table(store: Store, maker: Maker) -> Iterator[str]:
         yield line(
             T, _both(store, Cell(kind="no-slack", hours=T, fine_tune=0, rule="fedavg")), *_shown(store, paper),
             *_shown(store, ours), *_shown(store, chosen),
+        )  # fmt: skip
+
+
+def closer_table(store: Store, maker: Maker) -> Iterator[str]:
+    """Auto beside our best cell, seed by seed: the mean difference with its standard error."""
+    yield line("T", "our best cell", "of", "auto", "of", "difference", "standard error", "seeds")
+    yield under(8)
+    for T in (3, 4, 5, 10):
+        best, chosen = best_cell(store, OURS, T), auto_cell(maker, Cell(hours=T))
+        if best is None:
+            continue
+        found = [[store.accuracy(replace(one, seed=seed)) for one in (best, chosen)] for seed in MORE_SEEDS]
+        pairs = [(a, b) for a, b in found if a is not None and b is not None]
+        if len(pairs) < 2:
+            continue
+        apart = [b - a for a, b in pairs]
+        error = statistics.stdev(apart) / len(apart) ** 0.5
+        means = [statistics.mean(one) for one in zip(*pairs, strict=True)]
+        yield line(
+            T, _number(means[0]), shown_cell(best), _number(means[1]), shown_cell(chosen),
+            f"{statistics.mean(apart):+.2f}", f"{error:.2f}", len(apart),
         )  # fmt: skip
 
 
@@ -84,7 +105,8 @@ def predictor_table(store: Store, maker: Maker) -> Iterator[str]:
     measured: dict[Cell, list[float]] = {}
     for cell in store.rows:
         accuracy = store.accuracy(cell)
-        if cell.rule == OURS and cell.kind == "plan" and accuracy is not None and (cell.lr, cell.fade) == (LR, 1.0):
+        usual = (cell.lr, cell.fade) == (LR, 1.0) and cell.seed in SEARCH_SEEDS + JUDGE_SEEDS
+        if cell.rule == OURS and cell.kind == "plan" and accuracy is not None and usual:
             measured.setdefault(replace(cell, seed=0), []).append(accuracy)
     groups: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for cell, accuracies in measured.items():
@@ -106,6 +128,7 @@ def predictor_table(store: Store, maker: Maker) -> Iterator[str]:
 TABLES: dict[str, Callable[[Store, Maker], Iterator[str]]] = {
     "rules": rules_table,
     "budgets": budgets_table,
+    "closer": closer_table,
     "held-out": held_out_table,
     "collapse": collapse_table,
     "objective": objective_table,
