@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import click
 import pytest
+from scripts import script
 
 from slackwater.cli.main import cli
 
-TOOL = Path(__file__).resolve().parents[1] / "tools" / "write_cli_docs.py"
-
-
-def _tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("write_cli_docs", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-tool = _tool()
+tool = script("tools/write_cli_docs.py")
 COMMANDS = dict(tool.commands(cli, "slackwater"))
 
 
@@ -31,7 +16,7 @@ def test_the_page_is_up_to_date() -> None:
     assert tool.PAGE.read_text(encoding="utf-8") == tool.page(), "run: python tools/write_cli_docs.py"
 
 
-def test_the_commands_of_the_issue_are_there() -> None:
+def test_the_planning_commands_are_there() -> None:
     wanted = {f"slackwater {name}" for name in ("plan", "compare", "savings", "zones", "init")}
     assert wanted <= set(COMMANDS)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-
-FOLDER = Path(__file__).resolve().parents[1] / "experiments"
-
-
-def load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from scripts import script
 
 
 def run(module: Any, *args: str) -> Any:
@@ -35,7 +24,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_aggregation(tmp_path: Path) -> None:
-    module, results = load("aggregation"), tmp_path / "aggregation"
+    module, results = script("experiments/aggregation.py"), tmp_path / "aggregation"
     small = ("--task", "digits", "--seeds", "0", "--ends", "5", "--aggregators", "memory", "--local-steps", "2")
     run(module, "run", *small, "--results", str(results))
     cells = rows(results)
@@ -48,7 +37,7 @@ def test_aggregation(tmp_path: Path) -> None:
 
 
 def test_correlation(tmp_path: Path) -> None:
-    module, results = load("correlation"), tmp_path / "correlation"
+    module, results = script("experiments/correlation.py"), tmp_path / "correlation"
     small = ("--seeds", "0", "--cells", "HE-TC-SC", "--aggregators", "ufedavg", "--slots", "15", "--local-steps", "1")
     run(module, "run", *small, "--results", str(results))
     cells = rows(results)
@@ -67,7 +56,7 @@ def test_correlation(tmp_path: Path) -> None:
 
 
 def test_the_window_is_full_and_the_rest_is_the_process(tmp_path: Path) -> None:
-    module = load("correlation")
+    module = script("experiments/correlation.py")
     (process,) = (one for one in module.cells(7) if one.name == "HE-TC-SU")
     with_window, without = (module.schedule(process, 30, fine_tune, 3) for fine_tune in (10, 0))
     assert with_window.matrix[:, 20:].all()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from scripts import script
 
 from slackwater.carbon.typical import typical_zones
 from slackwater.cli.main import cli
@@ -104,7 +103,7 @@ def test_mistakes_with_forecasts(folder: Path) -> None:
 
 
 def test_the_experiment_on_the_smallest_of_what_it_does(tmp_path: Path, folder: Path) -> None:
-    module = _experiment()
+    module = script("experiments/forecasts.py")
     results = tmp_path / "results"
     common = ["--results", str(results)]
     for args in (
@@ -128,17 +127,7 @@ def test_the_weights_can_be_fitted_anew(tmp_path: Path, folder: Path) -> None:
     made = archive(traces(45, 1))
     write_file(made, "Z0", tmp_path / "Z0_Test_forecast.csv")
     args = ["weights", "--data", "typical", "--forecasts", str(tmp_path), "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(_experiment().main, args)
+    result = CliRunner().invoke(script("experiments/forecasts.py").main, args)
     assert result.exit_code == 0, (result.output, result.exception)
     assert (tmp_path / "out" / "ridge_prior.csv").read_text().startswith("from_hour,last,")
     assert (tmp_path / "out" / "blend_prior.csv").read_text().count("\n") == 15
-
-
-def _experiment() -> Any:
-    path = Path(__file__).resolve().parents[2] / "experiments" / "forecasts.py"
-    spec = importlib.util.spec_from_file_location("forecasts_experiment", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner
+from scripts import script
 
-PATH = Path(__file__).parents[2] / "experiments" / "soak.py"
 SAME = {
     "slots": 22, "slot_seconds": 30.0, "rounds": 22, "rounds_in_window": 2, "supernodes": 7, "trained": 60, "lost": 0,
     "spent_kg": 1.0, "budget_kg": 1.5, "largest_difference": 1e-8,
 }  # fmt: skip
-
-
-def load() -> Any:
-    spec = importlib.util.spec_from_file_location("soak", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["soak"] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
 
 
 def cell(kind: str, recovered_s: float | None, exact: bool = True) -> dict[str, Any]:
@@ -32,7 +20,7 @@ def cell(kind: str, recovered_s: float | None, exact: bool = True) -> dict[str, 
 
 
 def test_tables_go_between_the_marks_and_can_be_written_again(tmp_path: Path) -> None:
-    module, page, results = load(), tmp_path / "page.md", tmp_path / "soak.json"
+    module, page, results = script("experiments/soak.py"), tmp_path / "page.md", tmp_path / "soak.json"
     page.write_text("# Reliability\n\n<!-- Filled in from the soak. -->\n\nThe end.\n")
     faults = [cell("node", 60.0), cell("node", 100.0), cell("disk", None, exact=False)]
     results.write_text(json.dumps({"same": SAME, "faults": faults}))
@@ -48,5 +36,5 @@ def test_tables_go_between_the_marks_and_can_be_written_again(tmp_path: Path) ->
 
 
 def test_every_kind_of_fault_can_be_done() -> None:
-    module = load()
+    module = script("experiments/soak.py")
     assert all(callable(getattr(module._Session, f"_do_{kind.replace('-', '_')}")) for kind in module.KINDS)

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from click.testing import CliRunner
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def _script() -> Any:
-    spec = importlib.util.spec_from_file_location("backtests", REPOSITORY / "experiments" / "backtests.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from scripts import REPOSITORY, script
 
 
 def test_cells_are_stored_and_a_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    module, runner = _script(), CliRunner()
+    module, runner = script("experiments/backtests.py"), CliRunner()
     small = ["run", "--study", "small", "--starts", "2", "--results", str(tmp_path)]
     assert "There are no back-tests" in runner.invoke(module.main, ["table", "--results", str(tmp_path)]).output
     first = runner.invoke(module.main, [*small, "--only", "persistence"])
@@ -45,7 +33,7 @@ def test_cells_are_stored_and_a_sweep_goes_on_where_it_stopped(tmp_path: Path) -
 
 
 def test_first_plans_are_counted(tmp_path: Path) -> None:
-    module, runner = _script(), CliRunner()
+    module, runner = script("experiments/backtests.py"), CliRunner()
     asked = ["first-plans", "--study", "small", "--starts", "2", "--results", str(tmp_path)]
     assert "no first plans" in runner.invoke(module.main, ["first-plans-table", "--results", str(tmp_path)]).output
     for _ in range(2):  # what is stored is not done again
