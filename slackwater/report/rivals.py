@@ -97,7 +97,8 @@ def chart(table: Sequence[Line], curves: Mapping[str, Sequence[Sequence[float]]]
         if len(budgets) > 1:
             points = sorted((line for line in table if line.method == method and line.seeds), key=lambda p: p.budget_kg)
             kg = [p.budget_kg if math.isnan(p.kg) else p.kg for p in points]
-            spread = [100 * p.accuracy_sd for p in points]
+            above = [100 * min(p.accuracy_sd, 1 - p.accuracy) for p in points]  # nobody is better than 100 %
+            spread = [[100 * p.accuracy_sd for p in points], above]
             axes.errorbar(kg, [100 * p.accuracy for p in points], yerr=spread, elinewidth=0.5, capsize=1.2, **look)
         else:
             way = curves.get(method, ())

@@ -63,7 +63,11 @@ def empty_plan(problem: Problem, name: str) -> Plan:
 
 
 class ByPolicy:
-    """Asks a policy slot by slot, up to the horizon or until the budget pays no client-slot any more."""
+    """Asks a policy slot by slot, up to the horizon or until the budget does not pay all of a round.
+
+    A round is never held with those alone whom the rest of the budget still pays: one or two cheap clients at the end would undo what a
+    method that knows no budget has learnt, by our rule and not by its own.
+    """
 
     def __init__(
         self,
@@ -104,7 +108,7 @@ class ByPolicy:
         self.participation = np.zeros(clients, dtype=np.int64)
 
     def next(self, standing: Standing) -> Turn | None:
-        """The next slot in which the policy wants somebody whom the budget pays."""
+        """The next slot in which the policy wants somebody, if the budget pays them."""
         self._learn(standing.history)
         while self.slot < self.problem.horizon:
             slot = self.slot
@@ -113,7 +117,9 @@ class ByPolicy:
             self._book(standing.ledger, self._lines(slot, []))  # idle draw
             probed = self._probed(standing, slot)
             choice = self.policy.choose(self._view(standing, slot, probed))
-            clients = self._fitting(standing, slot, choice)
+            clients = self._allowed(slot, choice)
+            if self._left(standing) < self._price(slot, clients):
+                return None
             self.slot += 1
             if clients:
                 self.lines = [line for line in self._lines(slot, clients) if line.cause != "idle"]
@@ -214,20 +220,17 @@ class ByPolicy:
         self._book(standing.ledger, lines)
         return standing.probe(need, samples, slot) if samples else {}
 
-    def _fitting(self, standing: Standing, slot: int, choice: Choice) -> list[int]:
-        """In the policy's own order, those who are there and whom the budget and the limits allow."""
-        server = self.problem.costs.server_kg
-        left = self._left(standing) - (0.0 if server is None else float(server[slot]))
+    def _allowed(self, slot: int, choice: Choice) -> list[int]:
+        """In the policy's own order, those who are there, up to the limits."""
         most = self.problem.max_parallel or len(self.problem.fleet)
-        fitting: list[int] = []
-        for client in dict.fromkeys(int(c) for c in choice.clients):
-            if len(fitting) == most:
-                break
-            free = self.there[client, slot] and self.participation[client] < self.problem.fleet.max_slots[client]
-            if free and self.g[client, slot] <= left:
-                left -= float(self.g[client, slot])
-                fitting.append(client)
-        return fitting
+        free = self.there[:, slot] & (self.participation < self.problem.fleet.max_slots)
+        return [client for client in dict.fromkeys(int(c) for c in choice.clients) if free[client]][:most]
+
+    def _price(self, slot: int, clients: Sequence[int]) -> float:
+        """kg, of a round with these clients and of the server."""
+        server = self.problem.costs.server_kg
+        share = 0.0 if server is None or not clients else float(server[slot])
+        return math.fsum([share, *(float(self.g[client, slot]) for client in clients)])
 
     def _lines(self, slot: int, clients: Sequence[int]) -> list[Charge]:
         """Of one slot with these clients in it."""

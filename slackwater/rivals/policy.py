@@ -97,7 +97,7 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Who trains now, the most wanted first: what the budget does not pay is left out from the end."""
+    """Who trains now, the most wanted first: `max_parallel` leaves out the last. If the budget does not pay them all, the run is over."""
 
     clients: Sequence[int] = ()
     weights: Mapping[int, float] = field(default_factory=dict)

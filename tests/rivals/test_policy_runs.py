@@ -121,18 +121,25 @@ def test_no_policy_can_overspend(
             assert sum(done.weights.values()) == pytest.approx(6)
 
 
-def test_what_does_not_fit_is_left_out_in_the_policys_own_order(task: Task) -> None:
-    class InOrder(Online):
-        def choose(self, view: View) -> Choice:
-            return Choice(clients=[2, 0, 1])
+class InOrder(Online):
+    def choose(self, view: View) -> Choice:
+        return Choice(clients=[2, 0, 1])
 
+
+def test_the_most_wanted_of_as_many_as_may_train_at_once(task: Task) -> None:
     rivals.register_policy("in-order", InOrder)
-    g = [[0.3, 9], [0.2, 9], [0.6, 9]]  # 0.6 is paid, 0.3 no more, 0.2 is
-    problem = small_problem().from_costs(g, rounds=1, slack=1, budget_kg=0.8)
+    problem = small_problem().from_costs([[0.3], [0.2], [0.6]], rounds=1, slack=0, budget_kg=2, max_parallel=2)
     result = rivals.train(problem, task, policy="in-order", **SMALL)
-    assert [done.participants for done in result.history] == [("client-2", "client-3")]
-    assert result.emissions_kg == pytest.approx(0.8)
-    assert result.never == ("client-1",)
+    assert [done.participants for done in result.history] == [("client-1", "client-3")]
+
+
+def test_a_round_that_the_budget_does_not_pay_whole_ends_the_run(task: Task) -> None:
+    rivals.register_policy("in-order", InOrder)
+    g = [[0.3, 0.3, 0.1], [0.2, 0.2, 0.1], [0.4, 0.4, 0.1]]  # 0.9 is paid; of the second 0.9 kg only 0.7 are left
+    problem = small_problem().from_costs(g, rounds=1, slack=2, budget_kg=1.6)
+    result = rivals.train(problem, task, policy="in-order", **SMALL)
+    assert [done.slot for done in result.history] == [0]
+    assert result.emissions_kg == pytest.approx(0.9)
 
 
 def test_probes_are_charged_to_those_who_compute_them(task: Task, tmp_path: Path) -> None:
