@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ Factor = Literal["direct", "lifecycle", "marginal", "mixed"]
 """Marginal values come from a provider only; mixed is what zones of several factors have, where that was asked for."""
 FACTORS: tuple[Factor, ...] = ("direct", "lifecycle")
 """The factors that files and the typical year have."""
+Certainty = Literal["actual", "estimated", "forecast", "synthetic"]
+_HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +30,41 @@ class Provenance:
     synthetic: bool = False
     filled_hours: tuple[str, ...] = ()
     """Starts of the hours that were missing and filled by interpolation."""
+    estimated_hours: tuple[str, ...] = ()
+    """Starts of the hours that the provider itself estimated."""
+    forecast_hours: tuple[str, ...] = ()
+    """Starts of the hours that were not over when they were asked for."""
 
     def within(self, start: datetime, end: datetime) -> Provenance:
-        """The same with only those filled hours that reach into [start, end)."""
-        hour = timedelta(hours=1)
-        kept = tuple(text for text in self.filled_hours if start - hour < utc(text) < end)
-        return replace(self, filled_hours=kept)
+        """The same with only those hours that reach into [start, end)."""
+        kept: dict[str, Any] = {name: _within(getattr(self, name), start, end) for name in _HOURS}
+        return replace(self, **kept)
+
+    def certainty(self, start: datetime, end: datetime) -> Certainty:
+        """Of the values in [start, end), as of the least certain."""
+        if self.synthetic:
+            return "synthetic"
+        if _within(self.forecast_hours, start, end):
+            return "forecast"
+        return "estimated" if _within(self.filled_hours + self.estimated_hours, start, end) else "actual"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        doubtful = {name: list(getattr(self, name)) for name in _HOURS[1:] if getattr(self, name)}
+        whole = {"zone": self.zone, "source": self.source, "synthetic": self.synthetic}
+        return whole | {"filled_hours": list(self.filled_hours)} | doubtful
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Provenance:
+        """From what `to_dict` gave; files from before some hours were kept have none of them."""
+        return cls(**{**data, **{name: tuple(data.get(name, ())) for name in _HOURS}})
+
+
+_HOURS = ("filled_hours", "estimated_hours", "forecast_hours")
+
+
+def _within(hours: tuple[str, ...], start: datetime, end: datetime) -> tuple[str, ...]:
+    return tuple(text for text in hours if start - _HOUR < utc(text) < end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -103,15 +103,12 @@ class ModelledCharges:
         )
 
     def _source(self, zone: str, slot: int) -> tuple[str, IntensityKind]:
-        """Where the intensity is from, and whether it was measured there, filled in or made up."""
+        """Where the intensity is from, and whether it was measured there, filled in, forecast or made up."""
         known = self._provenance.get(zone)
         if known is None:
             return "unknown", "estimated"
-        if known.synthetic:
-            return known.source, "synthetic"
         start = self._problem.slot_start(slot)
-        filled = known.filled_hours and known.within(start, start + self._slot).filled_hours
-        return known.source, "estimated" if filled else "actual"
+        return known.source, known.certainty(start, start + self._slot)
 
     @cached_property
     def _provenance(self) -> dict[str, Provenance]:

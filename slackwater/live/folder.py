@@ -131,7 +131,7 @@ def load_actuals(folder: Path) -> Traces:
             intensity=np.array(data["intensity_kg_per_kwh"], dtype=np.float64),
             factor=data["factor"],
             slot_minutes=data["slot_minutes"],
-            provenance=tuple(Provenance(**{**p, "filled_hours": tuple(p["filled_hours"])}) for p in data["provenance"]),
+            provenance=tuple(map(Provenance.from_dict, data["provenance"])),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise SlackwaterError(f"{folder / ACTUALS} is damaged ({error!r}). Prepare the run anew.") from None
@@ -143,10 +143,7 @@ def _traces_to_dict(traces: Traces) -> dict[str, Any]:
         "start": iso(traces.start),
         "slot_minutes": traces.slot_minutes,
         "factor": traces.factor,
-        "provenance": [
-            {"zone": p.zone, "source": p.source, "synthetic": p.synthetic, "filled_hours": list(p.filled_hours)}
-            for p in traces.provenance
-        ],
+        "provenance": [known.to_dict() for known in traces.provenance],
         "intensity_kg_per_kwh": traces.intensity.tolist(),
     }
 

@@ -78,7 +78,7 @@ class Guide(Protocol):
 
 
 class FixedPlan:
-    """The plan as it is. Its intensity counts as the actual one, so nothing is left to settle.
+    """The plan as it is. Its intensity is charged, actual or forecast as it says, so nothing is left to settle.
 
     What is lost is not replaced, but the weights make up for it.
     """

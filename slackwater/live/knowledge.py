@@ -68,8 +68,7 @@ class Playback:
         if known is None:
             return "unknown", "estimated"
         start, end = self._problem.slot_start(slot), self._problem.slot_start(slot + 1)
-        filled = known.filled_hours and known.within(start, end).filled_hours
-        return known.source, "synthetic" if known.synthetic else "estimated" if filled else "actual"
+        return known.source, known.certainty(start, end)
 
     def past(self, known: Traces) -> Replay | None:
         """With the same forecaster, before the run."""

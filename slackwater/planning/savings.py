@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -103,7 +103,7 @@ class SavingsStudy:
             "heat_map": _plain(self.heat_map),
             "factor": self.factor,
             "synthetic": self.synthetic,
-            "provenance": [{**asdict(one), "filled_hours": list(one.filled_hours)} for one in self.provenance],
+            "provenance": [one.to_dict() for one in self.provenance],
         }
 
 

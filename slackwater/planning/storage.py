@@ -78,10 +78,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         },
         "factor": traces.factor,
         "synthetic": traces.synthetic,
-        "provenance": [
-            {"zone": p.zone, "source": p.source, "synthetic": p.synthetic, "filled_hours": list(p.filled_hours)}
-            for p in traces.provenance
-        ],
+        "provenance": [known.to_dict() for known in traces.provenance],
         "intensity_kg_per_kwh": {
             "zones": list(traces.zones),
             "values": _array(traces.window(problem.first_slot, problem.horizon).intensity),
@@ -200,7 +197,7 @@ def _plan(data: dict[str, Any]) -> Plan:
             intensity=_unarray(intensity["values"]).astype(np.float64),
             factor=data["factor"],
             slot_minutes=settings["slot_minutes"],
-            provenance=tuple(Provenance(**{**p, "filled_hours": tuple(p["filled_hours"])}) for p in data["provenance"]),
+            provenance=tuple(map(Provenance.from_dict, data["provenance"])),
         ),
         rounds=settings["rounds"],
         budget_kg=data["budget_kg"],

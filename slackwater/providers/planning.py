@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from math import gcd
 from typing import TYPE_CHECKING
 
@@ -122,7 +122,15 @@ def to_traces(
         if filled:
             logger.warning("Zone %s: filled %d hours by interpolation: %s.", zone, len(filled), ", ".join(filled))
         rows.append(to_slots(series, fill(series.intensity[factor], short), begin, stop, slot_minutes))
-        provenance.append(Provenance(zone=zone, source=describe(chosen), filled_hours=filled))
+        provenance.append(
+            Provenance(
+                zone=zone,
+                source=describe(chosen),
+                filled_hours=filled,
+                estimated_hours=_hours_of(chosen, "estimated"),
+                forecast_hours=_hours_of(chosen, "forecast"),
+            )
+        )
     mixed = refuse_mixed(used, mix_factors=mix_factors)
     if problems:
         raise DataError("\n".join(dict.fromkeys(problems)))
@@ -212,6 +220,17 @@ def describe(readings: Sequence[Reading]) -> str:
         stale = sum(reading.minutes for reading in mine if reading.stale)
         parts.append(text + (f", {stale / 60:g} h of it old values, as the provider was down" if stale else ""))
     return "; ".join(parts)
+
+
+def _hours_of(readings: Sequence[Reading], kind: Kind) -> tuple[str, ...]:
+    """Starts of the hours into which readings of a kind reach."""
+    hours = {
+        floor_hour(reading.start) + timedelta(hours=i)
+        for reading in readings
+        if reading.kind == kind
+        for i in range(-(-(reading.start.minute + reading.minutes) // 60))
+    }
+    return tuple(iso(hour) for hour in sorted(hours))
 
 
 def _slots(start: datetime, end: datetime, slot_minutes: int, fill_hours: int) -> tuple[datetime, datetime]:

@@ -38,6 +38,25 @@ def test_window_keeps_only_its_own_filled_hours() -> None:
     assert quarters.window("2022-01-01T00:30Z", 2).provenance[0].filled_hours == ()
 
 
+def test_a_slot_is_as_certain_as_its_least_certain_hour() -> None:
+    hours = [f"2022-01-01T{hour:02}:00Z" for hour in range(6)]
+    known = Provenance(
+        zone="DE",
+        source="a provider",
+        filled_hours=(hours[1],),
+        estimated_hours=(hours[2],),
+        forecast_hours=(hours[4],),
+    )
+    one = timedelta(hours=1)
+    certainties = [known.certainty(START + hour * one, START + (hour + 1) * one) for hour in range(6)]
+    assert certainties == ["actual", "estimated", "estimated", "actual", "forecast", "actual"]
+    assert known.certainty(START + 2 * one, START + 6 * one) == "forecast"
+    assert known.certainty(START + 4.5 * one, START + 4.75 * one) == "forecast"
+    assert Provenance(zone="DE", source="typical", synthetic=True).certainty(START, START + one) == "synthetic"
+    assert Provenance.from_dict(known.to_dict()) == known
+    assert set(Provenance(zone="FR", source="a file").to_dict()) == {"zone", "source", "synthetic", "filled_hours"}
+
+
 @pytest.mark.parametrize(("start", "slots"), [("2021-12-31T23:00Z", 2), ("2022-01-01T05:00Z", 2)])
 def test_asking_outside_is_an_error(start: str, slots: int) -> None:
     with pytest.raises(DataError, match=r"cover 2022-01-01T00:00Z to 2022-01-01T06:00Z; .* lies outside"):

@@ -14,10 +14,13 @@ from cases import CASES, make_context
 from fakes import HOUR, NOW, floor
 from loopback import Loopback, Reply, running
 
+import slackwater as sw
 import slackwater.providers
 from slackwater.errors import DataError, ScenarioError
+from slackwater.ledger.modelled import ModelledCharges
 from slackwater.providers import Cache, Chain, Context, Intake, Provider, forecast, make_provider, traces
 from slackwater.providers.registry import PROVIDERS, usual_providers
+from slackwater.units import iso
 
 DAY = NOW.replace(hour=0, minute=0) - timedelta(days=3)
 Servers = dict[str, Loopback]
@@ -152,6 +155,19 @@ def test_what_is_past_is_actual_and_the_rest_forecast(servers: Servers, cache: C
     made = traces(["FR"], start, start + 10 * HOUR, providers="electricitymaps", cache=cache, context=context(servers))
     assert made.slots == 10
     assert "4 h actual, 6 h forecast" in made.provenance[0].source
+    assert made.provenance[0].forecast_hours == tuple(iso(start + hour * HOUR) for hour in range(4, 10))
+
+
+def test_what_is_charged_by_a_forecast_says_so_in_the_ledger(servers: Servers, cache: Cache, tmp_path: Path) -> None:
+    start = floor(NOW) - 3 * HOUR
+    made = traces(["FR"], start, start + 10 * HOUR, providers="electricitymaps", cache=cache, context=context(servers))
+    problem = sw.Problem(
+        clients=[sw.Client(name="lyon", zone="FR", power_w=300)], traces=made, rounds=10, slack=0, budget_kg=9
+    )
+    path = tmp_path / "plan.json"
+    sw.plan(problem).save(path)
+    lines = ModelledCharges(sw.Plan.load(path)).of(0, 9)
+    assert [line.intensity_kind for line in lines] == ["actual"] * 4 + ["forecast"] * 6
 
 
 def test_gaps_are_errors_unless_filled(servers: Servers, cache: Cache) -> None:
