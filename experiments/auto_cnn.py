@@ -81,7 +81,7 @@ def main(
     for T, one in chosen.items():
         auto = [_shown(store, [cell for (t, r, _), cell in wanted.items() if (t, r) == (T, rule)]) for rule in names]
         published = _best(theirs, [_published(T, *key) for key in product((1, 3), ENDS, RATES)])
-        ours = _best(store, [_ours(T, end, local_steps, batch_size) for end in ENDS])
+        ours = _best(store, [_ours(T, end, local_steps, batch_size, t_ft) for t_ft, end in product((1, 3), ENDS)])
         click.echo(line(T, _no_slack(theirs, T), *published, *ours, *auto, shown_cell(one)))
 
 
@@ -89,9 +89,17 @@ def _published(hours: int, fine_tune: int, end: int, lr: float) -> cells.Cell:
     return sweeps.table_cell(fine_tune, hours, end, 0, lr)
 
 
-def _ours(hours: int, end: int, local_steps: int, batch_size: int) -> cells.Cell:
+def _ours(hours: int, end: int, local_steps: int, batch_size: int, fine_tune: int = 1) -> cells.Cell:
     """Our aggregator at an end time of the paper's tables."""
-    return cells.Cell(rounds=hours, end=end, aggregator=OURS, local_steps=local_steps, batch_size=batch_size, lr=LR)
+    return cells.Cell(
+        rounds=hours,
+        end=end,
+        fine_tune=fine_tune,
+        aggregator=OURS,
+        local_steps=local_steps,
+        batch_size=batch_size,
+        lr=LR,
+    )
 
 
 def _best(store: cells.Store, seed_0: list[cells.Cell]) -> tuple[str, str]:
