@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from slackwater.report import style
 from slackwater.report.canvas import new_figure, tidy
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NAMES = {1: "table1a", 3: "table1b"}
@@ -176,11 +177,6 @@ def _scatter(rows: Sequence[dict[str, Any]]) -> Figure:
     axes.plot(
         [row["baseline"] for row in rows], [row["best"] for row in rows], "o", color=style.SERIES[0], markersize=4.5
     )
-    for number, row in enumerate(rows):
-        # Wide budgets lie close together: below on the right, above in the middle, the last above on the right.
-        aside = number % 2 or row is rows[-1]
-        axes.annotate(f"T = {row['T']}", (row["baseline"], row["best"]), xytext=(3 if aside else -3, -9 if number % 2 else 5),
-                      textcoords="offset points", ha="left" if aside else "center", fontsize=style.FONT_PT - 1)  # fmt: skip
     axes.set_xlim(low, 99.6)
     axes.set_ylim(low, 99.6)
     axes.set_xlabel("no slack: test accuracy, %", fontsize=style.FONT_PT)
@@ -188,7 +184,31 @@ def _scatter(rows: Sequence[dict[str, Any]]) -> Figure:
     axes.grid(color=style.RULE, linewidth=0.5)
     axes.set_axisbelow(True)
     tidy(axes)
+    _label(figure, axes, {f"T = {row['T']}": (row["baseline"], row["best"]) for row in rows})
     return figure
+
+
+_SIDES = (((0, 5), "center", "bottom"), ((0, -5), "center", "top"), ((5, 0), "left", "center"), ((-5, 0), "right", "center"),
+          ((4, -4), "left", "top"), ((-4, 4), "right", "bottom"), ((14, -14), "left", "top"))  # fmt: skip
+"""Offset of a label in points, and how it lies there."""
+
+
+def _label(figure: Figure, axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
+    """A label beside each point, on the first side on which it covers no point and no other label: wide budgets lie close together."""
+    from matplotlib.transforms import Bbox
+
+    figure.draw_without_rendering()  # so that the places are known
+    taken = [Bbox.from_extents(x - 4, y - 4, x + 4, y + 4) for x, y in axes.transData.transform(list(points.values()))]
+    for text, point in points.items():
+        for (x, y), across, up in _SIDES:
+            shown = axes.annotate(text, point, xytext=(x, y), textcoords="offset points", ha=across, va=up,
+                                  fontsize=style.FONT_PT - 1)  # fmt: skip
+            box = shown.get_window_extent()
+            if not any(box.overlaps(other) for other in taken):
+                break
+            if (x, y) != _SIDES[-1][0]:
+                shown.remove()
+        taken.append(box)
 
 
 def with_rates(cells: Iterable[Cell]) -> list[Cell]:

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from slackwater.cli.main import cli
-from slackwater.paper import claims, fairness, slack
+from slackwater.paper import accuracy, claims, fairness, slack
 from slackwater.paper.output import as_csv
 from slackwater.paper.setting import Source
 
@@ -72,3 +72,11 @@ def test_fairness_verdicts(tmp_path):
     ]
     (tmp_path / "fig5.csv").write_text(as_csv(rows))
     assert [row["verdict"] for row in claims.claims(tmp_path).rows[:3]] == ["holds", "holds in part", "holds"]
+
+
+def test_labels_of_budgets_that_lie_close_together_do_not_cover_each_other() -> None:
+    places = [(93.6, 97.2), (95.1, 98.3), (97.1, 98.1), (97.2, 98.5), (98.2, 98.9), (98.55, 99.0), (98.69, 99.0)]
+    figure = accuracy._scatter([{"T": T, "baseline": x, "best": y} for T, (x, y) in enumerate(places)])
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert len(boxes) == len(places)
+    assert not any(one.overlaps(other) for number, one in enumerate(boxes) for other in boxes[:number])
