@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,14 @@ def _carry_out(
         notes = (
             f"What the policy {terms.policy!r} computes on clients that do not train ({policy.needs}) is not charged.",
         )
-    return carry_out(run, guide, task, settings, notes, progress)
+    result = carry_out(run, guide, task, settings, notes, progress)
+    if result.history:
+        return result
+    untrained = (
+        f"Nobody trained: the budget of {result.budget_kg:g} kg does not pay a first round that the policy {terms.policy!r} "
+        "wants. Raise budget_kg, or take a policy that looks at it."
+    )
+    return replace(result, notes=(*result.notes, untrained))
 
 
 def _check(problem: Problem, task: Task, settings: Settings, terms: Terms, out: str | Path | None) -> None:

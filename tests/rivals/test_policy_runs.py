@@ -140,6 +140,10 @@ def test_a_round_that_the_budget_does_not_pay_whole_ends_the_run(task: Task) -> 
     result = rivals.train(problem, task, policy="in-order", **SMALL)
     assert [done.slot for done in result.history] == [0]
     assert result.emissions_kg == pytest.approx(0.9)
+    assert not any("Nobody trained" in note for note in result.notes)
+    poor = rivals.train(problem.with_settings(budget_kg=0.8), task, policy="in-order", **SMALL)
+    assert not poor.history
+    assert poor.notes[-1].startswith("Nobody trained: the budget of 0.8 kg does not pay a first round")
 
 
 def test_probes_are_charged_to_those_who_compute_them(task: Task, tmp_path: Path) -> None:
