@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import slackwater as sw
-from slackwater.learning.aggregators import Aggregate, Aggregator, Participation, State, Stride
+from slackwater.learning.aggregators import Aggregate, Aggregator, Echo, Participation, State, Stride
 from slackwater.learning.registry import make_aggregator
 
 
@@ -32,6 +32,8 @@ def make(spec: str, plan: sw.Plan) -> Aggregator:
         rule = Missed(most=float(number))
     elif base == "pace":
         rule = Pace()
+    elif "linear" in options:
+        rule = Linear()
     elif base == "given":
         rule = Given(plan, most=float(number))
     else:
@@ -175,6 +177,14 @@ class Pace(Stride):
         usual = sum(fresh) / len(fresh)
         self.longest = max(self.longest, usual)
         return float(factor ** math.sqrt(usual / self.longest)) if self.longest > 0 else factor
+
+
+class Linear(Echo):
+    """`Echo` with the cosine itself as the power, as it was at first."""
+
+    def power(self, repeated: float) -> float:
+        """The cosine."""
+        return repeated
 
 
 class Given(_Plain):

@@ -22,6 +22,8 @@ from slackwater.errors import ScenarioError
 State = dict[str, Tensor]
 STRIDE_GAMMA, STRIDE_MOST = 0.95, 3.0
 """Discount a round, and the most by which a step is made longer: docs/auto.md."""
+ECHO_WHOLE = 0.4
+"""Cosine of a client's successive updates from which on a step is made longer in full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -245,9 +247,9 @@ class Echo(Stride):
 
     Far from the optimum a client's update points where its last one did: updates of different clients point apart because
     the clients differ, and a full step saves rounds. Near it an update is mostly noise, unlike the last one, and a full
-    step would make good the noise. So the factor is taken to the power of the cosine between a client's update and the
-    one before, averaged over the clients with their weights: 0.5 to 0.8 all along for a small network, 0.1 to 0.2 for a
-    deep one after the first rounds.
+    step would make good the noise. So the factor is taken to the power (c / 0.4)^2, at most 1, where c is the cosine
+    between a client's update and the one before, averaged over the clients with their weights: above 0.4 all along for a
+    small network, 0.2 to 0.5 for a deep one with batches of 128, 0.1 to 0.3 with batches of 32.
     """
 
     def __init__(self, gamma: float = STRIDE_GAMMA, most: float = STRIDE_MOST) -> None:
@@ -269,7 +271,11 @@ class Echo(Stride):
         if known == 0:
             return factor
         repeated = sum(worth[client] * cosine for client, cosine in self.cosine.items()) / known
-        return float(factor**repeated)
+        return float(factor ** self.power(repeated))
+
+    def power(self, repeated: float) -> float:
+        """Of the factor, by the mean cosine: hardly any for noise, all of it from ECHO_WHOLE on."""
+        return min(1.0, (repeated / ECHO_WHOLE) ** 2)
 
     def state(self) -> State:
         """With the cosines."""

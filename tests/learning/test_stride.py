@@ -10,7 +10,7 @@ import torch
 
 import slackwater as sw
 from slackwater.errors import ScenarioError
-from slackwater.learning.aggregators import STRIDE_GAMMA, STRIDE_MOST, Echo, FedAvg, Participation, Stride
+from slackwater.learning.aggregators import ECHO_WHOLE, STRIDE_GAMMA, STRIDE_MOST, Echo, FedAvg, Participation, Stride
 from slackwater.learning.registry import make_aggregator
 
 CLIENTS, SIZE = 3, 4
@@ -84,16 +84,19 @@ def test_echo_lengthens_as_far_as_clients_repeat_themselves() -> None:
     echo, apart = Echo(), {0: torch.tensor([1.0, 0.0, 0.0]), 1: torch.tensor([0.0, 1.0, 0.0])}
     assert float(echo.aggregate(apart, who(0)).update.norm()) == pytest.approx(1.0), "nobody has trained twice"
     assert float(echo.aggregate(apart, who(1)).update.norm()) == pytest.approx(1.0), "both repeat themselves"
-    # Client 0 turns by 60 degrees, cosine 0.5; client 1 repeats itself, cosine 1: the power is their mean, 0.75.
+    # Client 0 turns by 60 degrees, cosine 0.5, client 1 repeats itself: 0.75 on average, more than it takes for all of it.
     turned = {0: torch.tensor([0.5, 0.0, math.sqrt(0.75)]), 1: apart[1]}
-    assert float(echo.aggregate(turned, who(2)).update.norm()) == pytest.approx(2**-0.5 * 2 ** (0.5 * 0.75))
+    assert float(echo.aggregate(turned, who(2)).update.norm()) == pytest.approx(1.0)
+    # Client 0 turns by 60 degrees once more, client 1 by a right angle: 0.25 on average, so the power is (0.25 / 0.4)^2.
+    aside = {0: torch.tensor([1.0, 0.0, 0.0]), 1: torch.tensor([0.0, 0.0, 1.0])}
+    assert float(echo.aggregate(aside, who(3)).update.norm()) == pytest.approx(2**-0.5 * 2 ** (0.5 * 0.625**2))
     # Both turn by a right angle: a plain mean. Then both turn back on it: no less than that.
     up = {0: torch.tensor([0.0, 1.0, 0.0]), 1: torch.tensor([1.0, 0.0, 0.0])}
-    assert float(echo.aggregate(up, who(3)).update.norm()) == pytest.approx(2**-0.5)
+    assert float(echo.aggregate(up, who(4)).update.norm()) == pytest.approx(2**-0.5)
     down = {client: -update for client, update in up.items()}
-    assert float(echo.aggregate(down, who(4)).update.norm()) == pytest.approx(2**-0.5)
+    assert float(echo.aggregate(down, who(5)).update.norm()) == pytest.approx(2**-0.5)
     nothing = {client: update * 0 for client, update in up.items()}
-    assert float(echo.aggregate(nothing, who(5)).update.norm()) == 0
+    assert float(echo.aggregate(nothing, who(6)).update.norm()) == 0
 
 
 def test_who_is_long_gone_says_little_about_whether_clients_repeat_themselves() -> None:
@@ -104,7 +107,7 @@ def test_who_is_long_gone_says_little_about_whether_clients_repeat_themselves() 
     step = echo.aggregate({1: torch.tensor([1.0, 0.0])}, who(2))
     assert float(step.update.norm()) == pytest.approx(1.0), "both point the same way: nothing to make good"
     assert echo.cosine == {0: pytest.approx(1.0), 1: 0.0}
-    assert echo.lengthened(2.0, {0: 0.5, 1: 1.0}) == pytest.approx(2.0 ** (1 / 3))
+    assert echo.lengthened(2.0, {0: 0.5, 1: 1.0}) == pytest.approx(2.0 ** ((1 / 3 / ECHO_WHOLE) ** 2))
 
 
 @pytest.mark.parametrize("rule", [Stride, Echo])
