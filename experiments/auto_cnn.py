@@ -8,13 +8,14 @@ Each cell is a JSON file in experiments/auto/cnn, as those of `slackwater paper`
 from __future__ import annotations
 
 import statistics
-from dataclasses import replace
-from itertools import product
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import chain, product
 from pathlib import Path
 
 import click
 from auto_cells import LR, SEARCH_SEEDS, STORE, Cell, Maker, auto_cell
-from auto_sets import ENDS, OURS, RATES
+from auto_sets import ENDS, OURS, PAPER_CELLS, RATES
 from auto_tables import line, shown_cell, spread, under
 
 from slackwater.paper import cells, sweeps
@@ -36,6 +37,11 @@ CNN_BUDGETS = (3, 4, 5, 9, 10, 20, 30, 40)
 @click.option(
     "--grid", default="", help="End times of the paper's tables at which our aggregator is trained too, seed 0."
 )
+@click.option(
+    "--paper",
+    is_flag=True,
+    help="Train the paper's method too: its likely best cells on seed 0, the best of these on all.",
+)
 @click.option("--local-steps", default=sweeps.LOCAL_STEPS, show_default=True)
 @click.option("--batch-size", default=sweeps.BATCH, show_default=True)
 @click.option("--jobs", default=1, show_default=True)
@@ -43,7 +49,7 @@ CNN_BUDGETS = (3, 4, 5, 9, 10, 20, 30, 40)
 @click.option("--cells", "folder", type=click.Path(path_type=Path), default=STORE.parent / "cnn")
 @click.option(
     "--paper-cells", type=click.Path(path_type=Path), default=STORE.parents[1] / "paper" / "cells",
-    help="Where `slackwater paper table1a` stored its own, to compare with.",
+    help="The paper's method, to compare with: where `slackwater paper table1a` stores its cells.",
 )  # fmt: skip
 def main(
     data: str,
@@ -53,6 +59,7 @@ def main(
     seeds: str,
     rules: str,
     grid: str,
+    paper: bool,
     local_steps: int,
     batch_size: int,
     jobs: int,
@@ -61,7 +68,8 @@ def main(
     paper_cells: Path,
 ) -> None:
     """Confirm with the paper's CNN: train auto's choice at each budget, a JSON file a cell, and show what is there."""
-    source, store = Source(data=data, task=task, task_data=task_data), cells.Store(folder)
+    source, work = Source(data=data, task=task, task_data=task_data), Work(local_steps, batch_size)
+    store, theirs = cells.Store(folder), cells.Store(paper_cells)
     hours = [int(T) for T in budgets.split(",")]
     chosen = {T: auto_cell(Maker(data), Cell(hours=T)) for T in hours}
     wanted = {
@@ -71,46 +79,67 @@ def main(
         )
         for seed in seeds.split(",") for T, one in chosen.items() for rule in rules.split(",")
     }  # fmt: skip
-    beside = [_ours(T, int(end), local_steps, batch_size) for T in hours for end in grid.split(",") if end]
-    for row in cells.sweep([] if show else [*wanted.values(), *beside], source, store, jobs=jobs):
-        click.echo(f"{row['cell']}: {row.get('accuracy', row['status'])}, {row['seconds']} s", err=True)
-    theirs = cells.Store(paper_cells)
+    if not show:
+        beside = [work.ours(T, int(end)) for T in hours for end in grid.split(",") if end]
+        _train([*wanted.values(), *beside], source, store, jobs)
+    if paper and not show:
+        # Their windows of 3 begin at T = 4: at T = 3 nothing would be left of the budget.
+        tried = [[work.published(T, *key) for key in PAPER_CELLS if key[0] < T] for T in hours]
+        _train(chain(*tried), source, theirs, jobs)
+        best = [cell for of in tried if (cell := _best(theirs, of)) is not None]
+        _train([replace(cell, seed=int(seed)) for seed in seeds.split(",") for cell in best], source, theirs, jobs)
     names = rules.split(",")
     click.echo(line("T", "no slack", "paper's best cell", "of", "our best cell", "of", *names, "of"))
     click.echo(under(len(names) + 7))
     for T, one in chosen.items():
         auto = [_shown(store, [cell for (t, r, _), cell in wanted.items() if (t, r) == (T, rule)]) for rule in names]
-        published = _best(theirs, [_published(T, *key) for key in product((1, 3), ENDS, RATES)])
-        ours = _best(store, [_ours(T, end, local_steps, batch_size, t_ft) for t_ft, end in product((1, 3), ENDS)])
-        click.echo(line(T, _no_slack(theirs, T), *published, *ours, *auto, shown_cell(one)))
+        published = _shown_best(theirs, [work.published(T, *key) for key in product((1, 3), ENDS, RATES)])
+        ours = _shown_best(store, [work.ours(T, end, t_ft) for t_ft, end in product((1, 3), ENDS)])
+        click.echo(line(T, work.no_slack(theirs, T), *published, *ours, *auto, shown_cell(one)))
 
 
-def _published(hours: int, fine_tune: int, end: int, lr: float) -> cells.Cell:
-    return sweeps.table_cell(fine_tune, hours, end, 0, lr)
+def _train(wanted: Iterable[cells.Cell], source: Source, store: cells.Store, jobs: int) -> None:
+    for row in cells.sweep(list(wanted), source, store, jobs=jobs):
+        click.echo(f"{row['cell']}: {row.get('accuracy', row['status'])}, {row['seconds']} s", err=True)
 
 
-def _ours(hours: int, end: int, local_steps: int, batch_size: int, fine_tune: int = 1) -> cells.Cell:
-    """Our aggregator at an end time of the paper's tables."""
-    return cells.Cell(
-        rounds=hours,
-        end=end,
-        fine_tune=fine_tune,
-        aggregator=OURS,
-        local_steps=local_steps,
-        batch_size=batch_size,
-        lr=LR,
-    )
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a client does in a round; both methods do the same."""
+
+    local_steps: int
+    batch_size: int
+
+    def published(self, hours: int, fine_tune: int, end: int, lr: float) -> cells.Cell:
+        """The paper's method in a cell of its tables."""
+        cell = sweeps.table_cell(fine_tune, hours, end, 0, lr)
+        return replace(cell, local_steps=self.local_steps, batch_size=self.batch_size)
+
+    def ours(self, hours: int, end: int, fine_tune: int = 1) -> cells.Cell:
+        """Our aggregator at an end time of the paper's tables."""
+        return replace(self.published(hours, fine_tune, end, LR), aggregator=OURS)
+
+    def no_slack(self, store: cells.Store, hours: int) -> str:
+        """Everybody in the first hours."""
+        runs = [replace(c, local_steps=self.local_steps, batch_size=self.batch_size) for c in sweeps.baseline_cells()]
+        mean = no_slack(store, runs).get(hours)
+        return "" if mean is None else str(mean)
 
 
-def _best(store: cells.Store, seed_0: list[cells.Cell]) -> tuple[str, str]:
-    """The best on seed 0, as it is on the other seeds; on seed 0 itself where there are no others, which flatters it."""
+def _best(store: cells.Store, seed_0: list[cells.Cell]) -> cells.Cell | None:
     found = {cell: values[0] for cell in seed_0 if (values := store.accuracies([cell]))}
-    if not found:
+    return max(found, key=lambda cell: found[cell], default=None)
+
+
+def _shown_best(store: cells.Store, seed_0: list[cells.Cell]) -> tuple[str, str]:
+    """The best on seed 0, as it is on the other seeds; on seed 0 itself where there are no others, which flatters it."""
+    best = _best(store, seed_0)
+    if best is None:
         return "", ""
-    best = max(found, key=lambda cell: found[cell])
     others = [other for seed in SEARCH_SEEDS[1:] if store.get(other := replace(best, seed=seed)) is not None]
     rate = "" if best.lr == LR else f", lr {best.lr:g}"
-    return _shown(store, others or [best]), f"s={best.end}, t_ft={best.fine_tune}{rate}; of {len(found)}"
+    of = len(store.accuracies(seed_0))
+    return _shown(store, others or [best]), f"s={best.end}, t_ft={best.fine_tune}{rate}; of {of}"
 
 
 def _shown(store: cells.Store, wanted: list[cells.Cell]) -> str:
@@ -118,11 +147,6 @@ def _shown(store: cells.Store, wanted: list[cells.Cell]) -> str:
     worst = [100 * row["worst_client"] for row in map(store.get, wanted) if row is not None and "worst_client" in row]
     accuracies = spread(store.accuracies(wanted))
     return f"{accuracies}, worst {statistics.mean(worst):.2f}" if worst else accuracies
-
-
-def _no_slack(store: cells.Store, hours: int) -> str:
-    mean = no_slack(store).get(hours)
-    return "" if mean is None else str(mean)
 
 
 if __name__ == "__main__":

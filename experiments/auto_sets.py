@@ -15,6 +15,11 @@ ENDS = (1, 3, 5, 7, 9, 10, 20, 30, 40, 50, 70, 90, 110, 130, 150)
 """Of the paper's tables."""
 RATES = (0.1, 0.0316, 0.01)
 """The paper tunes the rate of its method over these; everything else is trained at the first."""
+PAPER_CELLS = (
+    (1, 10, 0.1), (1, 20, 0.1), (1, 30, 0.1), (1, 50, 0.1), (1, 50, 0.0316), (1, 70, 0.0316),
+    (3, 20, 0.1), (3, 40, 0.1), (3, 50, 0.1),
+)  # fmt: skip
+"""(t_ft, s, rate) of the paper's method where its whole grid is too much: the best of its tables and of ours are among them."""
 PAPER, OURS, OTHERS = "ufedavg", "echo", ("stride", "memory:0.9")
 CANDIDATES = (
     "fedavg", "ufedavg", "echo", "echo:0.9", "echo+linear", "stride", "pace",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +122,16 @@ def test_the_confirmation_with_the_cnn_can_be_started(auto: Any, tmp_path: Path)
     assert "| T | no slack | paper's best cell | of | our best cell | of | echo | of |" in shown.stdout
     assert "t_ft=1; of 2 |" in shown.stdout
     assert len(list(tmp_path.glob("*_echo_*.json"))) == 3
+
+
+def test_the_papers_method_is_chosen_on_seed_0_and_shown_on_the_others(auto: Any, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    small = ["--task", "digits", "--budgets", "3", "--seeds", "0,1", "--local-steps", "1", "--cells", str(tmp_path)]
+    shown = CliRunner().invoke(auto.cnn.main, [*small, "--paper", "--paper-cells", str(theirs)])
+    assert shown.exit_code == 0, (shown.output, shown.exception)
+    assert "; of 6 |" in shown.stdout
+    (other,) = (json.loads(path.read_text()) for path in theirs.glob("*seed1.json"))
+    assert f"| {100 * other['accuracy']:.2f} (1), worst" in shown.stdout
 
 
 def test_spearman(auto: Any) -> None:
