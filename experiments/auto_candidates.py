@@ -34,6 +34,8 @@ def make(spec: str, plan: sw.Plan) -> Aggregator:
         rule = Pace()
     elif "linear" in options:
         rule = Linear()
+    elif "ahead" in options:
+        rule = Ahead()
     elif base == "given":
         rule = Given(plan, most=float(number))
     else:
@@ -185,6 +187,14 @@ class Linear(Echo):
     def power(self, repeated: float) -> float:
         """The cosine."""
         return repeated
+
+
+class Ahead(Echo):
+    """`Echo` with steps 1 + c times as long, c the cosine: what clients will say again is done already."""
+
+    def lengthened(self, factor: float, worth: Mapping[int, float]) -> float:
+        """By what they repeat."""
+        return super().lengthened(factor, worth) * (1 + (self.repeated(worth) or 0.0))
 
 
 class Given(_Plain):

@@ -22,7 +22,8 @@ PAPER_CELLS = (
 """(t_ft, s, rate) of the paper's method where its whole grid is too much: the best of its tables and of ours are among them."""
 PAPER, OURS, OTHERS = "ufedavg", "echo", ("stride", "memory:0.9")
 CANDIDATES = (
-    "fedavg", "ufedavg", "echo", "echo:0.9", "echo+linear", "stride", "pace",
+    "fedavg", "ufedavg", "echo", "echo:0.9", "echo+linear", "echo+ahead", "echo+step=1.25", "echo+step=1.5", "echo+step=2",
+    "stride", "pace",
     "normalised", "mifa", "memory:0.7", "memory:0.8", "memory:0.9", "memory:0.95",
     "mem:0.97+slots", "mem:0.9+p=0.5", "mem:0.9+p=0", "mem:0.9+q=0.5", "mem:0.9+even", "mem:0.9+even=0.5",
     "mem:0.9+own=0.5", "models:0.8", "models:0.9", "models:0.95", "models:1", "awe:5", "awe:20", "given:1",

@@ -79,7 +79,7 @@ def test_cells_are_stored_and_not_trained_again(auto: Any, tmp_path: Path) -> No
     "rule",
     ["mem:0.9+p=0.5+slots", "mem:0.9+even", "mem:0.9+q=0.5+cap=0.5", "mem:0.9+own=0.5+r=0.5", "mem:0.9+exp=0.5+clip",
      "mem:0.9+norm=1+fresh+throughout", "mem:0.9+norm=1+clip+unit", "models:0.9", "awe:5", "given:1", "memory:0.9+mom=0.5",
-     "fedavg+vel=0.5", "memory+step=1.3+fade=0.5"],
+     "fedavg+vel=0.5", "memory+step=1.3+fade=0.5", "echo+ahead"],
 )  # fmt: skip
 def test_every_kind_of_candidate_trains(auto: Any, rule: str, tmp_path: Path) -> None:
     (rows,) = auto.cells.train_cells(

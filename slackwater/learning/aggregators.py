@@ -266,12 +266,14 @@ class Echo(Stride):
         super().remember(updates, who)
 
     def lengthened(self, factor: float, worth: Mapping[int, float]) -> float:
-        """As far as clients repeat themselves."""
+        """As far as clients repeat themselves; wholly until anybody could."""
+        repeated = self.repeated(worth)
+        return factor if repeated is None else float(factor ** self.power(repeated))
+
+    def repeated(self, worth: Mapping[int, float]) -> float | None:
+        """The mean cosine over the clients that have trained twice, None if nobody has."""
         known = sum(worth[client] for client in self.cosine)
-        if known == 0:
-            return factor
-        repeated = sum(worth[client] * cosine for client, cosine in self.cosine.items()) / known
-        return float(factor ** self.power(repeated))
+        return sum(worth[client] * cosine for client, cosine in self.cosine.items()) / known if known > 0 else None
 
     def power(self, repeated: float) -> float:
         """Of the factor, by the mean cosine: hardly any for noise, all of it from ECHO_WHOLE on."""
