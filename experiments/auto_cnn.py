@@ -20,7 +20,7 @@ from auto_tables import line, shown_cell, spread, under
 
 from slackwater.paper import cells, sweeps
 from slackwater.paper.accuracy import no_slack
-from slackwater.paper.setting import Source
+from slackwater.paper.setting import BETA, Source
 
 CNN_BUDGETS = (3, 4, 5, 9, 10, 20, 30, 40)
 
@@ -42,13 +42,16 @@ CNN_BUDGETS = (3, 4, 5, 9, 10, 20, 30, 40)
     is_flag=True,
     help="Train the paper's method too: its likely best cells on seed 0, the best of these on all.",
 )
+@click.option(
+    "--beta", default=BETA, show_default=True, help="Skew of the clients' data; another one has stores of its own."
+)
 @click.option("--local-steps", default=sweeps.LOCAL_STEPS, show_default=True)
 @click.option("--batch-size", default=sweeps.BATCH, show_default=True)
 @click.option("--jobs", default=1, show_default=True)
 @click.option("--show", is_flag=True, help="Train nothing, show what is there.")
-@click.option("--cells", "folder", type=click.Path(path_type=Path), default=STORE.parent / "cnn")
+@click.option("--cells", "folder", type=click.Path(path_type=Path), default=None)
 @click.option(
-    "--paper-cells", type=click.Path(path_type=Path), default=STORE.parents[1] / "paper" / "cells",
+    "--paper-cells", type=click.Path(path_type=Path), default=None,
     help="The paper's method, to compare with: where `slackwater paper table1a` stores its cells.",
 )  # fmt: skip
 def main(
@@ -60,16 +63,19 @@ def main(
     rules: str,
     grid: str,
     paper: bool,
+    beta: float,
     local_steps: int,
     batch_size: int,
     jobs: int,
     show: bool,
-    folder: Path,
-    paper_cells: Path,
+    folder: Path | None,
+    paper_cells: Path | None,
 ) -> None:
     """Confirm with the paper's CNN: train auto's choice at each budget, a JSON file a cell, and show what is there."""
-    source, work = Source(data=data, task=task, task_data=task_data), Work(local_steps, batch_size)
-    store, theirs = cells.Store(folder), cells.Store(paper_cells)
+    source, work = Source(data=data, task=task, task_data=task_data, beta=beta), Work(local_steps, batch_size)
+    skew = "" if beta == BETA else f"_beta{beta:g}"
+    store = cells.Store(folder or STORE.parent / f"cnn{skew}")
+    theirs = cells.Store(paper_cells or STORE.parents[1] / "paper" / f"cells{skew}")
     hours = [int(T) for T in budgets.split(",")]
     chosen = {T: auto_cell(Maker(data), Cell(hours=T)) for T in hours}
     wanted = {

@@ -134,6 +134,18 @@ def test_the_papers_method_is_chosen_on_seed_0_and_shown_on_the_others(auto: Any
     assert f"| {100 * other['accuracy']:.2f} (1), worst" in shown.stdout
 
 
+def test_another_skew_has_cells_of_its_own(auto: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto.cnn, "STORE", tmp_path / "auto" / "cells.jsonl")
+    small = ["--task", "digits", "--budgets", "3", "--seeds", "0", "--local-steps", "1"]
+    for beta in ("0.5", "1000"):
+        assert CliRunner().invoke(auto.cnn.main, [*small, "--beta", beta]).exit_code == 0
+    usual, even = (
+        json.loads(next((tmp_path / "auto" / name).glob("*.json")).read_text()) for name in ("cnn", "cnn_beta1000")
+    )
+    assert (usual["cell"], usual["beta"], even["beta"]) == (even["cell"], 0.5, 1000.0)
+    assert usual["accuracy"] != even["accuracy"]
+
+
 def test_spearman(auto: Any) -> None:
     assert auto.tables.spearman([(1, 10), (2, 20), (3, 30)]) == pytest.approx(1)
     assert auto.tables.spearman([(1, 3), (2, 2), (3, 1)]) == pytest.approx(-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -22,6 +23,7 @@ from slackwater.learning.local import DEVICES, LocalUpdate, stream
 from slackwater.learning.probe import Need, Probe, probe
 from slackwater.learning.registry import make_aggregator
 from slackwater.learning.result import Progress, Result, TrainingDiverged
+from slackwater.learning.screening import Watch
 from slackwater.learning.server import IterateAverage, Plain, make_server
 from slackwater.learning.settings import Settings
 from slackwater.learning.task import Samples, Task
@@ -29,6 +31,7 @@ from slackwater.learning.workers import Job, StopRequested, Workers
 from slackwater.ledger.run import EvaluationRecord, RoundRecord, Run
 from slackwater.units import iso
 
+log = logging.getLogger(__name__)
 Callback = Callable[[Progress], None]
 Which = Literal["last", "averaged"]
 _PROBES = 3
@@ -57,6 +60,7 @@ class Training:
         self.aggregator, self.fedavg = make_aggregator(settings.aggregator), FedAvg()
         self.server, self.plain = make_server(settings.server, settings.server_lr), Plain()
         self.average = None if settings.averaging is None else IterateAverage(settings.averaging, guide.rounds)
+        self.watch = Watch(self.names, settings.lr)
         self.history = list(run.rounds())
         self.checkpoint = Checkpoint(run)
         self._restore()
@@ -75,6 +79,7 @@ class Training:
 
             # 2. Lines 3 to 8: everyone scheduled trains from the same model and sends Delta_c = theta - theta_c.
             updates = self._train_clients(number, turn)
+            warnings = self.watch.warnings({c: float(sent.update.norm()) for c, sent in updates.items()}, slot)
 
             # 3. Line 9: plain FedAvg in the window (10), else the aggregator, in the paper U-FedAvg (13).
             rule = self.fedavg if in_window else self.aggregator if turn.weights is None else Given(turn.weights)
@@ -106,7 +111,7 @@ class Training:
                 accuracy=None if score is None else score.accuracy,
                 test_loss=None if score is None else score.loss,
             )
-            self._keep(done, score)
+            self._keep(done, score, warnings)
             if progress is not None:
                 progress(Progress(done=done, rounds=self.guide.rounds, budget_kg=self.problem.budget_kg))
         self._charge(None)  # idle draw up to the end, where nobody trains in the last slots
@@ -211,9 +216,12 @@ class Training:
             return self._score(self.theta)
         return Score(accuracy=done.accuracy, loss=done.test_loss, samples=len(self.task.test))
 
-    def _keep(self, done: RoundRecord, score: Score | None) -> None:
+    def _keep(self, done: RoundRecord, score: Score | None, warnings: list[str]) -> None:
         with self.run_file.transaction():
             self.run_file.record(done)
+            for warning in warnings:
+                log.warning(warning)
+                self.run_file.log(warning, level="warning", slot=done.slot)
             if score is not None:
                 self.run_file.record_evaluation(_record(done.slot, "last", "", score, data="test"))
             if self.run_file.folder is not None:

@@ -15,11 +15,11 @@ from slackwater.errors import SlackwaterError
 from slackwater.learning.aggregators import FedAvg, Participation
 from slackwater.learning.flat import average_buffers
 from slackwater.learning.registry import make_aggregator
+from slackwater.learning.screening import Screening
 from slackwater.learning.server import Plain, make_server
 from slackwater.live.arrays import Codec, UnusableUpdateError
 from slackwater.live.guide import Decision
 from slackwater.live.participation import Weights
-from slackwater.live.screening import Screening
 from slackwater.live.settings import LiveSettings
 from slackwater.live.transport import Arrays, Reply
 
@@ -55,6 +55,7 @@ class GlobalModel:
         self._aggregator, self._fedavg = make_aggregator(settings.aggregator), FedAvg()
         self._server, self._plain = make_server(settings.server, settings.server_lr), Plain()
         self.weights = Weights(clients, makeup=settings.makeup)
+        self._max_ratio = settings.max_norm_ratio
         self._screening = Screening(settings.max_norm_ratio)
 
     def arrays(self) -> Arrays:
@@ -74,7 +75,11 @@ class GlobalModel:
                 updates[client] = Sent(update=self._theta - vector, buffers=buffers)
             except UnusableUpdateError as error:
                 reasons[client] = str(error)
-        reasons |= self._screening.rejected({client: float(sent.update.norm()) for client, sent in updates.items()})
+        long = self._screening.too_long({client: float(sent.update.norm()) for client, sent in updates.items()})
+        reasons |= {
+            client: f"its update is {times:.3g} times as long as usual, max_norm_ratio is {self._max_ratio}"
+            for client, times in long.items()
+        }
         return {client: sent for client, sent in updates.items() if client not in reasons}, reasons
 
     def step(self, decision: Decision, number: int, updates: Mapping[int, Sent]) -> Stepped:

@@ -126,7 +126,7 @@ def train_cell(cell: Cell, source: Source, folder: Path) -> dict[str, Any]:
     from slackwater.learning import TrainingDiverged
 
     began = time.perf_counter()
-    row: dict[str, Any] = {"cell": cell.name, **asdict(cell), "task": source.task, "model": source.model or "default",
+    row: dict[str, Any] = {"cell": cell.name, **asdict(cell), "task": source.task, "model": source.model or "default", "beta": source.beta,
                            "data": Path(source.data).name, "version": __version__, "machine": platform.machine()}  # fmt: skip
     try:
         schedule = cell.schedule(source)

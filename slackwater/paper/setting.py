@@ -37,6 +37,8 @@ class Source:
     task_data: str | None = None
     model: str | None = None
     """None: the task's own, for MNIST the paper's CNN."""
+    beta: float = BETA
+    """Not of the paper where it is another: a smaller one deals the classes more unevenly, a very large one evenly."""
 
     @property
     def factor(self) -> Factor:
@@ -50,7 +52,9 @@ class Source:
     def task_options(self, seed: int) -> dict[str, Any]:
         """For `sw.tasks.make`."""
         given = {"data": self.task_data, "model": self.model}
-        return {"clients": len(ZONES), "beta": BETA, "seed": seed} | {k: v for k, v in given.items() if v is not None}
+        return {"clients": len(ZONES), "beta": self.beta, "seed": seed} | {
+            k: v for k, v in given.items() if v is not None
+        }
 
 
 def problem(

@@ -190,6 +190,17 @@ def test_a_model_that_explodes_stops_the_run() -> None:
         train(plan, quadratic([[1.0], [2.0]]), aggregator="fedavg", local_steps=5, lr=1e30, threads=1)
 
 
+def test_an_update_that_is_far_too_long_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    plan, centres = plan_of(np.ones((4, 3)), window=1), [[1.0], [1.1], [-0.9], [60.0]]
+    train(plan, quadratic(centres), aggregator="fedavg", local_steps=1, lr=0.01, threads=1, out=tmp_path, batch_size=1)
+    far = f"client '{plan.problem.fleet.names[3]}' in slot 0 is 57.1 times as long as usual"
+    (said,) = (record.message for record in caplog.records)
+    assert far in said
+    assert "Try an lr below 0.01" in said
+    with Run.open(tmp_path) as run:
+        assert [event[3] for event in run.events()] == [said]
+
+
 def test_ctrl_c_stops_cleanly_and_resumes_to_the_same_bits(tmp_path: Path) -> None:
     plan, task = plan_of(SCHEDULE, window=1), classes()
     handler = signal.getsignal(signal.SIGINT)

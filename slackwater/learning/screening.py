@@ -1,4 +1,4 @@
-"""Which updates are safe to use: a broken client must not spoil the model of all."""
+"""Which updates are too long to be trusted: a broken client, or local steps that diverge, must not spoil the model of all unseen."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+UNUSUAL = 5.0
+"""Times the usual length from which on an update is worth a warning in `slackwater train`; honest ones were up to 3.5 times as long."""
 _RECENT = 10
 _KNOWN, _TOGETHER = 2, 3
 """How many clients, by earlier rounds or in this one, it takes to tell what is usual."""
@@ -22,11 +24,11 @@ class Screening:
         self._ratio = max_norm_ratio
         self._recent: dict[int, deque[float]] = {}
 
-    def rejected(self, norms: Mapping[int, float]) -> dict[int, str]:
-        """Client -> why its update is too long; the norms [client] of the others are remembered."""
+    def too_long(self, norms: Mapping[int, float]) -> dict[int, float]:
+        """Client -> how many times as long as usual its update is, if too long; the norms [client] of the others are remembered."""
         usual = self._usual(list(norms.values()))
         long = {
-            client: f"its update is {norm / usual:.3g} times as long as usual, more than the {self._ratio:g} allowed"
+            client: norm / usual
             for client, norm in norms.items()
             if self._ratio is not None and usual and norm > self._ratio * usual
         }
@@ -47,3 +49,25 @@ class Screening:
         if len(self._recent) >= _KNOWN:
             return median(max(recent) for recent in self._recent.values())
         return median(now) if len(now) >= _TOGETHER else None
+
+
+class Watch:
+    """Says of a client, once a run, that its update is far too long: one in the window spoils the last model unseen.
+
+    Nothing is rejected, since a simulation may be about just that. What is usual is learned anew after a resume.
+    """
+
+    def __init__(self, names: Sequence[str], lr: float) -> None:
+        self._names, self._lr = names, lr
+        self._screening, self._named = Screening(UNUSUAL), set[int]()
+
+    def warnings(self, norms: Mapping[int, float], slot: int) -> list[str]:
+        """A sentence for each client of whom none was said yet; norms [client]."""
+        long = self._screening.too_long(norms)
+        new = long.keys() - self._named
+        self._named |= new
+        return [
+            f"The update of client {self._names[client]!r} in slot {slot} is {long[client]:.3g} times as long as usual: its local "
+            f"steps may have diverged. Try an lr below {self._lr:g}."
+            for client in sorted(new)
+        ]
