@@ -67,7 +67,7 @@ class Watch:
         new = long.keys() - self._named
         self._named |= new
         return [
-            f"The update of client {self._names[client]!r} in slot {slot} is {long[client]:.3g} times as long as usual: its local "
-            f"steps may have diverged. Try an lr below {self._lr:g}."
+            f"The update of client {self._names[client]!r} in slot {slot} is {long[client]:.3g} times as long as usual: its "
+            f"local steps may have diverged, or the model has. Try an lr below {self._lr:g}."
             for client in sorted(new)
         ]
