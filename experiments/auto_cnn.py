@@ -35,8 +35,9 @@ CNN_BUDGETS = (3, 4, 5, 9, 10, 20, 30, 40)
 @click.option("--seeds", default=",".join(map(str, SEARCH_SEEDS)))
 @click.option("--rules", default=OURS, help="Aggregators, on auto's schedules.")
 @click.option(
-    "--grid", default="", help="End times of the paper's tables at which our aggregator is trained too, seed 0."
+    "--grid", default="", help="End times at which our aggregator is trained too, such as 20,50; 58/2 is a window of 2."
 )
+@click.option("--grid-seeds", default="0", show_default=True)
 @click.option(
     "--paper",
     is_flag=True,
@@ -62,6 +63,7 @@ def main(
     seeds: str,
     rules: str,
     grid: str,
+    grid_seeds: str,
     paper: bool,
     beta: float,
     local_steps: int,
@@ -86,7 +88,10 @@ def main(
         for seed in seeds.split(",") for T, one in chosen.items() for rule in rules.split(",")
     }  # fmt: skip
     if not show:
-        beside = [work.ours(T, int(end)) for T in hours for end in grid.split(",") if end]
+        ends = [[int(number) for number in one.split("/")] for one in grid.split(",") if one]
+        beside = [
+            replace(work.ours(T, *of), seed=int(seed)) for seed in grid_seeds.split(",") for T in hours for of in ends
+        ]
         _train([*wanted.values(), *beside], source, store, jobs)
     if paper and not show:
         # Their windows of 3 begin at T = 4: at T = 3 nothing would be left of the budget.

@@ -116,12 +116,13 @@ def test_commands(auto: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_confirmation_with_the_cnn_can_be_started(auto: Any, tmp_path: Path) -> None:
     small = ["--task", "digits", "--budgets", "3", "--seeds", "0", "--local-steps", "1", "--cells", str(tmp_path)]
-    small += ["--grid", "10,20"]
+    small += ["--grid", "10,20,20/2", "--grid-seeds", "0,1"]
     shown = CliRunner().invoke(auto.cnn.main, [*small, "--paper-cells", str(tmp_path / "none")])
     assert shown.exit_code == 0, (shown.output, shown.exception)
     assert "| T | no slack | paper's best cell | of | our best cell | of | echo | of |" in shown.stdout
     assert "t_ft=1; of 2 |" in shown.stdout
-    assert len(list(tmp_path.glob("*_echo_*.json"))) == 3
+    assert len(list(tmp_path.glob("*_echo_*.json"))) == 7
+    assert len(list(tmp_path.glob("*_s20_ft2_*_echo_*.json"))) == 2
 
 
 def test_the_papers_method_is_chosen_on_seed_0_and_shown_on_the_others(auto: Any, tmp_path: Path) -> None:
