@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
+import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, ValidationInfo
 
-from slackwater.carbon.load import TYPICAL, load_traces
+from slackwater import time_source
+from slackwater.carbon.load import TYPICAL
 from slackwater.carbon.traces import Factor, Traces
 from slackwater.errors import ScenarioError
+from slackwater.intensity import actuals_of, traces_of
 from slackwater.planning.fleet import Client, Fleet
-from slackwater.planning.problem import Problem, Server
-from slackwater.units import utc
+from slackwater.planning.problem import NETWORK_KWH_PER_GB, SETTINGS, Problem, Server
+from slackwater.registry import nearest, unknown_key
+from slackwater.units import iso, utc
 
 _HOUR = timedelta(hours=1)
 _DAY_MINUTES = 24 * 60
@@ -27,7 +30,7 @@ _YEARS = range(1900, 2200)
 
 
 def plausible_time(moment: str | datetime, what: str) -> datetime:
-    """An aware UTC time that a run could have."""
+    """Return an aware UTC time that a run could have."""
     try:
         when = utc(moment, what)
         if when.year in _YEARS:
@@ -44,7 +47,7 @@ class _Refused(ValueError):
 
 
 def _moment(value: object, info: ValidationInfo) -> datetime:
-    """From TOML's date-time with an offset, or ISO 8601 text."""
+    """Read TOML's date-time with an offset, or ISO 8601 text."""
     key = str(info.field_name)
     if isinstance(value, datetime | str):
         try:
@@ -66,7 +69,7 @@ def _alpha(value: object) -> float | str:
 
 
 def _source(value: object) -> object:
-    """Text is a path or "typical"; a list names providers, a table such lists by zone."""
+    """Check a source: text is a path or "typical"; a list names providers, a table such lists by zone."""
     if value == "":
         raise _Refused(f"source is empty. Name a CSV file or a folder of them, or {TYPICAL!r} for the embedded year.")
     if isinstance(value, str):
@@ -103,116 +106,187 @@ class ClientSection(_Section):
     """[[client]]: one site."""
 
     name: str
-    zone: Zone
-    power_w: float | None = None
-    idle_w: float = 0.0
-    pue: float = 1.0
-    energy_kwh: float | None = None
-    unavailable: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    min_slots: int = 0
-    max_slots: int | None = None
-    required: bool = False
+    zone: Zone = Field(description="`slackwater zones` lists them")
+    power_w: float | None = Field(None, description="draw while training, the whole of it")
+    idle_w: float = Field(0.0, description="draw while waiting, charged until the run ends")
+    pue: float = Field(1.0, description="of its data centre")
+    energy_kwh: float | None = Field(None, description="of one round, instead of power_w")
+    unavailable: tuple[str, ...] = Field((), strict=False, description="UTC")
+    min_slots: int = Field(0, description="at least so many slots before the window")
+    max_slots: int | None = Field(None, description="and at most so many")
+    required: bool = Field(False, description="must train before the window: the same as min_slots = 1")
 
 
 class DataSection(_Section):
     """[data]: where the intensity comes from."""
 
-    source: Annotated[str | dict[str, tuple[str, ...]], BeforeValidator(_source)] = TYPICAL
-    factor: Annotated[Factor, BeforeValidator(_factor)] = "lifecycle"
-    fill_hours: int = 0
+    source: Annotated[str | dict[str, tuple[str, ...]], BeforeValidator(_source)] = Field(
+        TYPICAL,
+        description="embedded and synthetic; or a CSV file or a folder of them, relative to this file",
+        examples=[TYPICAL],
+    )
+    factor: Annotated[Factor, BeforeValidator(_factor)] = Field(
+        "lifecycle", description='or "direct"', examples=["lifecycle"]
+    )
+    fill_hours: int = Field(
+        0, description="fill gaps of up to 3 hours by interpolation (they are listed in every output)", examples=[3]
+    )
 
 
 class ServerSection(_Section):
     """[server]: what runs beside the clients in each slot in which anyone trains."""
 
-    zone: Zone
-    power_w: float
-    pue: float = 1.0
+    zone: Zone = Field(examples=["IE"])
+    power_w: float = Field(examples=[150])
+    pue: float = Field(1.0, examples=[1.2])
+
+
+class ReportSection(_Section):
+    """[report]: who hands in the emissions report."""
+
+    organisation: str | None = Field(None, min_length=1, examples=["Example University"])
+    preparer: str | None = Field(None, min_length=1, examples=["A. Person"])
 
 
 class Scenario(_Section):
-    """A whole scenario file."""
+    """A whole scenario file. Each key is declared here; those of `Problem` have its names.
 
-    start: Moment
-    rounds: int
-    budget_kg: float
-    slack: int | None = None
-    deadline: Moment | None = None
-    fine_tune: int = 1
-    recall: int = 0
-    alpha: Annotated[float | str, BeforeValidator(_alpha)] = 0.1
-    slot_minutes: int = 60
-    round_minutes: float | None = None
-    window: Literal["all", "available"] = "all"
-    max_parallel: int | None = None
+    `slackwater init` writes the keys with their descriptions and examples. The dashboard writes those that differ from
+    their defaults.
+    """
+
+    start: Moment = Field(
+        description="start of the first slot, with a time zone", examples=[datetime(2022, 1, 1, tzinfo=UTC)]
+    )
+    rounds: int = Field(description="T: slots the run needs at the least", examples=[10])
+    budget_kg: float = Field(description="CO2e for everything below", examples=[3.0])
+    slack: int | None = Field(None, description="extra slots it may take; or give a deadline instead:", examples=[90])
+    deadline: Moment | None = Field(None, examples=[datetime(2022, 1, 5, 4, tzinfo=UTC)])
+    fine_tune: int = Field(1, description="slots at the end in which every client trains (0 = none)", examples=[1])
+    recall: int = Field(
+        0, description="everybody trains at least once in so many slots before the window", examples=[10]
+    )
+    alpha: Annotated[float | str, BeforeValidator(_alpha)] = Field(
+        0.1, description='1 = lowest carbon only, towards 0 = fair to clients; or "log", "max-min"', examples=[0.1]
+    )
+    slot_minutes: int = Field(60, description="length of a slot; intensity is averaged over it", examples=[60])
+    round_minutes: float | None = Field(None, description="a round, where it is shorter than its slot", examples=[45])
+    window: Literal["all", "available"] = Field(
+        "all", description='fine-tune with those who are there; "all" (default) needs everybody', examples=["available"]
+    )
+    max_parallel: int | None = Field(
+        None, description="at most so many clients in a slot before the window", examples=[4]
+    )
+    model_mb: float | None = Field(
+        None, description="size of the model, MB; without it the network is not counted", examples=[12.5]
+    )
+    network_kwh_per_gb: float = Field(
+        NETWORK_KWH_PER_GB,
+        description="electricity of the network for a GB sent, to a client or back",
+        examples=[NETWORK_KWH_PER_GB],
+    )
+    evaluation_share: float = Field(
+        0.0, description="what evaluating on the clients adds to the energy of training", examples=[0.05]
+    )
     data: DataSection = Field(default_factory=DataSection)
-    server: ServerSection | None = None
-    client: Annotated[tuple[ClientSection, ...], Field(strict=False)] = ()
+    server: ServerSection | None = Field(None, description="what runs beside the clients whenever anyone trains")
+    report: ReportSection = Field(
+        default_factory=ReportSection,
+        description="who hands in the emissions report; `slackwater report` takes them as options too",
+    )
+    client: tuple[ClientSection, ...] = Field((), strict=False)
+    _path: Path = PrivateAttr(Path("scenario.toml"))
+    _data: str | None = PrivateAttr(None)
+
+    @property
+    def path(self) -> Path:
+        """Return the file that the scenario was read from; relative paths in it start at its folder."""
+        return self._path
+
+    @property
+    def source(self) -> Any:
+        """Return where the intensity comes from: "typical", a path, or providers by zone."""
+        return self.data.source if self._data is None else self._data
+
+    @property
+    def has_providers(self) -> bool:
+        """Return whether the intensity comes from providers, not from files."""
+        return not isinstance(self.source, str)
+
+    def __repr__(self) -> str:
+        """Name the file, the sites and the length of the run."""
+        return (
+            f"Scenario({str(self.path)!r}: {len(self.client)} clients, {self.rounds} rounds, {self.horizon} slots of "
+            f"{self.slot_minutes} min from {iso(self.start)}, {self.budget_kg:g} kg)"
+        )
 
     def changed(self, **settings: Any) -> Scenario:
-        """The same scenario with some settings replaced; slack and deadline replace each other."""
+        """Return the same scenario with some settings replaced; slack and deadline replace each other."""
         if settings.get("slack") is not None:
             settings.setdefault("deadline", None)
         return self.model_copy(update=settings)
 
-    def problem(self, folder: Path, *, data: str | None = None) -> Problem:
-        """The problem with its traces; `data` replaces the scenario's source, whose relative paths start at `folder`."""
+    @property
+    def horizon(self) -> int:
+        """Return the number of slots from the start to the deadline, or with all of the slack."""
+        if self.deadline is None:
+            return self.rounds + (self.slack or 0)
+        return int((self.deadline - self.start).total_seconds() / 60 // max(self.slot_minutes, 1))
+
+    @property
+    def length(self) -> timedelta:
+        """Return the duration of the horizon."""
+        return self.horizon * timedelta(minutes=self.slot_minutes)
+
+    def problem(self, traces: Traces | None = None) -> Problem:
+        """Return the planning problem.
+
+        Args:
+            traces: The intensity to plan on. Default: the scenario's own, as it is known now.
+        """
         clients = Fleet.from_clients([Client(**section.model_dump()) for section in self.client])
-        zones = {section.zone for section in self.client} | ({self.server.zone} if self.server else set())
-        traces = self._traces(sorted(zones), folder, data)
         return Problem(
             clients=clients,
-            traces=traces,
-            start=self.start,
-            rounds=self.rounds,
+            traces=self.traces() if traces is None else traces,
             budget_kg=self.budget_kg,
-            slack=self.slack,
-            deadline=self.deadline,
-            fine_tune=self.fine_tune,
-            recall=self.recall,
-            alpha=self.alpha,
-            round_minutes=self.round_minutes,
-            window=self.window,
-            max_parallel=self.max_parallel,
+            **{name: getattr(self, name) for name in SETTINGS},
             server=Server(**self.server.model_dump()) if self.server else None,
+            reported_by=self.report.model_dump(exclude_none=True),
         )
 
-    def _traces(self, zones: Sequence[str], folder: Path, data: str | None) -> Traces:
+    def traces(self) -> Traces:
+        """Return the intensity of the run's zones over its horizon, as it is known now."""
         begin, hours = self._hours()
-        source = self.data.source if data is None else data
-        if not isinstance(source, str):
-            from slackwater.providers import Context
-            from slackwater.providers import traces as provider_traces
+        return traces_of(self.located_data(), self.zones, begin, begin + hours * _HOUR, **self._where())
 
-            mixed = self.data.factor == "mixed"
-            return provider_traces(
-                zones,
-                begin,
-                begin + hours * _HOUR,
-                providers=source,
-                mix_factors=mixed,
-                slot_minutes=self.slot_minutes,
-                fill_hours=self.data.fill_hours,
-                context=Context.usual(factor="lifecycle" if mixed else self.data.factor, folder=folder),
-            )
-        return load_traces(
-            _located(source, folder) if data is None else source,
-            zones=zones,
-            start=begin,
-            hours=hours,
-            factor=self.data.factor,
-            slot_minutes=self.slot_minutes,
-            fill_hours=self.data.fill_hours,
-        )
+    def actuals(self, start: datetime | None = None, end: datetime | None = None) -> Traces:
+        """Return the actuals of the run's zones in [start, end), or all that files have."""
+        return actuals_of(self.located_data(), self.zones, start, end, **self._where())
+
+    def _where(self) -> dict[str, Any]:
+        return {"slot_minutes": self.slot_minutes, "folder": self.path.parent, "now": time_source.now()}
+
+    @property
+    def zones(self) -> list[str]:
+        """Return the zones of all clients and of the server, in order."""
+        return sorted({section.zone for section in self.client} | ({self.server.zone} if self.server else set()))
+
+    def located_data(self) -> dict[str, Any]:
+        """Return [data] with a path that does not depend on the scenario's folder."""
+        source = self.source
+        if self._data is None and isinstance(source, str) and source != TYPICAL:
+            try:
+                source = str(self.path.parent / Path(source).expanduser())
+            except RuntimeError:  # ~somebody, whom the system does not know
+                raise ScenarioError(f"source {source!r}: there is no such home folder. Write the path out.") from None
+        return self.data.model_dump() | {"source": source}
 
     def _hours(self) -> tuple[datetime, int]:
-        """Which hours of intensity the horizon needs: from when, and how many."""
+        """Return which hours of intensity the horizon needs: from when, and how many."""
         step = timedelta(
             minutes=min(max(self.slot_minutes, 1), _DAY_MINUTES)
         )  # others are refused where traces are loaded
-        slots = self.rounds + (self.slack or 0)
-        if self.deadline is not None:
-            slots = (self.deadline - self.start) // step
+        slots = self.horizon
         if slots > MOST_SLOTS:
             raise ScenarioError(
                 f"The horizon is {slots:,} slots of {self.slot_minutes} minutes, more than the {MOST_SLOTS:,} that can be "
@@ -226,8 +300,18 @@ class Scenario(_Section):
         return begin, max(math.ceil((end - begin) / _HOUR), 1)
 
 
-def load_scenario(path: Path) -> Scenario:
-    """Read and check a scenario file."""
+def load_scenario(path: str | Path, *, data: str | None = None, fill_hours: int | None = None) -> Scenario:
+    """Read and check a scenario file.
+
+    Args:
+        path: The TOML file.
+        data: A CSV file or a folder of them, which replaces the source in [data]; relative to the working directory.
+        fill_hours: Gaps of up to so many hours are filled; replaces the value in [data].
+
+    Raises:
+        ScenarioError: The file is missing, is not TOML, or a key is missing, misspelt or out of range.
+    """
+    path = Path(path)
     try:
         # utf-8-sig: Notepad puts a byte-order mark in front.
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -242,24 +326,32 @@ def load_scenario(path: Path) -> Scenario:
     except OSError as error:
         raise ScenarioError(f"{path} cannot be read: {error.strerror or error}.") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
+        if _is_plan(path):
+            raise ScenarioError(
+                f"{path} is a plan, not a scenario. Train by it with: slackwater train {path}, or name the scenario that "
+                "it was made from."
+            ) from None
         raise ScenarioError(f"{path} is not valid TOML: {error}.") from None
     try:
-        return Scenario.model_validate(content)
+        scenario = Scenario.model_validate(content)
     except ValidationError as error:
         raise ScenarioError("\n".join(_sentences(path, error.errors(), content))) from None
+    if fill_hours is not None:
+        scenario = scenario.changed(data=scenario.data.model_copy(update={"fill_hours": fill_hours}))
+    scenario._path, scenario._data = path, data
+    return scenario
 
 
-def _located(source: str, folder: Path) -> str:
-    if source == TYPICAL:
-        return source
+def _is_plan(path: Path) -> bool:
     try:
-        return str(folder / Path(source).expanduser())
-    except RuntimeError:  # ~somebody, whom the system does not know
-        raise ScenarioError(f"source {source!r}: there is no such home folder. Write the path out.") from None
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and "format" in found and "matrix" in found
 
 
 def _sentences(path: Path, errors: Iterable[Any], content: Mapping[str, Any]) -> list[str]:
-    """Errors of pydantic's as sentences; a key that is missing because it is misspelt is told once, as misspelt."""
+    """Return pydantic's errors as sentences; a key that is missing because it is misspelt is reported once."""
     told: dict[str, None] = {}
     meant = set[tuple[str, str]]()
     for error in sorted(errors, key=lambda error: error["type"] == "missing"):
@@ -277,7 +369,7 @@ def _sentences(path: Path, errors: Iterable[Any], content: Mapping[str, Any]) ->
 
 
 def _place(path: Path, loc: Sequence[str | int], content: Mapping[str, Any]) -> tuple[str, type[_Section], str]:
-    """Where an error is, in words; the section's model; and the key."""
+    """Return where an error is, in words; the section's model; and the key."""
     first, *rest = loc
     section = _SECTIONS.get(str(first))
     if section is None or not rest:
@@ -292,10 +384,10 @@ def _place(path: Path, loc: Sequence[str | int], content: Mapping[str, Any]) -> 
 
 
 def _known(key: str, model: type[_Section]) -> tuple[str, str | None]:
-    """What to write instead of an unknown key, and the key that was probably meant."""
-    near = difflib.get_close_matches(key.lower(), model.model_fields, n=1, cutoff=0.5)
+    """Return what to write instead of an unknown key, and the key that was probably meant."""
+    near = nearest(key, model.model_fields, cutoff=0.5)
     if near:
-        return f"did you mean {near[0]!r}?", near[0]
+        return unknown_key(key, near), near[0]
     homes: dict[str, type[_Section]] = {"": Scenario, **_SECTIONS}
     for name, home in homes.items():
         if home is not model and key in home.model_fields:
@@ -305,7 +397,7 @@ def _known(key: str, model: type[_Section]) -> tuple[str, str | None]:
 
 
 def _complaint(key: str, error: Mapping[str, Any]) -> str:
-    """Key, value and fix, from an error about a value."""
+    """Return key, value and fix, from an error about a value."""
     kind, value = str(error["type"]), error["input"]
     if key in _SECTIONS and kind in ("model_type", "tuple_type"):
         return f"{key!r} must be a section, written {_mark(key)}, not {_shown(value)}."
@@ -321,7 +413,7 @@ def _complaint(key: str, error: Mapping[str, Any]) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value as it stands in the file."""
+    """Return a value as it stands in the file."""
     if isinstance(value, bool):
         return str(value).lower()
     return value.isoformat() if isinstance(value, date | time) else repr(value)
@@ -331,7 +423,12 @@ def _mark(section: str) -> str:
     return f"[[{section}]]" if section == "client" else f"[{section}]"
 
 
-_SECTIONS: dict[str, type[_Section]] = {"client": ClientSection, "data": DataSection, "server": ServerSection}
+_SECTIONS: dict[str, type[_Section]] = {
+    "client": ClientSection,
+    "data": DataSection,
+    "server": ServerSection,
+    "report": ReportSection,
+}
 _WANTED = {
     "int": "a whole number, like 10",
     "finite_number": "a finite number",

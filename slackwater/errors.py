@@ -9,7 +9,7 @@ SlackwaterError            exit code 1
 
 
 class SlackwaterError(Exception):
-    """A mistake or a mishap that the message explains; the command line prints it and exits."""
+    """An error that the message explains; the command line prints it and exits."""
 
     exit_code = 1
 
@@ -39,7 +39,7 @@ class InfeasibleError(SlackwaterError):
 
 
 class MissingExtraError(SlackwaterError, ImportError):
-    """An optional dependency is needed for what was asked."""
+    """An optional dependency is needed and not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(

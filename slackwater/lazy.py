@@ -1,29 +1,48 @@
-"""Names of a package that are imported when they are first asked for: PyTorch and Flower take seconds to load."""
+"""Names that are imported when they are first used, and optional packages: PyTorch and Flower take seconds to load."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from slackwater.errors import MissingExtraError
 
-_EXTRAS = {"torch": ("PyTorch", "torch"), "flwr": ("Flower", "flower")}
+_EXTRAS = {
+    "torch": ("PyTorch", "torch"),
+    "flwr": ("Flower", "flower"),
+    "matplotlib": ("matplotlib", "charts"),
+    "fpdf": ("fpdf", "report"),
+}
+
+
+def require(*modules: str) -> None:
+    """Raise MissingExtraError, with the command that installs it, for the first optional module that is missing."""
+    for module in modules:
+        if find_spec(module) is None:
+            raise MissingExtraError(*_EXTRAS[module])
 
 
 def lazily(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
-    """A package's `__getattr__`; `home`: public name -> the module that holds it, or that it is."""
+    """Return a package's `__getattr__`.
+
+    Args:
+        package: Name of the package.
+        home: Public name -> the module that defines it or has the same name; "module:other" if it is called other there.
+    """
 
     def get(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        path, _, attribute = home[name].partition(":")
         try:
-            module = import_module(f"{package}.{home[name]}")
+            module = import_module(f"{package}.{path}")
         except ModuleNotFoundError as error:
             missing = (error.name or "").split(".")[0]
             if missing in _EXTRAS:
                 raise MissingExtraError(*_EXTRAS[missing]) from None
             raise
-        return module if home[name] == name else getattr(module, name)
+        return module if path == name else getattr(module, attribute or name)
 
     return get

@@ -1,6 +1,6 @@
-"""Conversions at the door. Inside the package there are only kg, kWh, W and aware UTC datetimes."""
+"""Unit conversions on input. Inside the package there are only kg, kWh, W and aware UTC datetimes."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from slackwater.errors import ScenarioError
 
@@ -9,17 +9,17 @@ W_PER_KW = 1000.0
 
 
 def kg_per_kwh(g_per_kwh: float) -> float:
-    """Intensity as the providers give it (g CO2e/kWh), in kg CO2e/kWh."""
+    """Return an intensity in kg CO2e/kWh, from g CO2e/kWh."""
     return g_per_kwh / G_PER_KG
 
 
 def energy_kwh(power_w: float, hours: float) -> float:
-    """Energy drawn by a constant power, kWh."""
+    """Return the energy drawn by a constant power, kWh."""
     return power_w * hours / W_PER_KW
 
 
 def utc(moment: str | datetime, what: str = "time") -> datetime:
-    """An aware UTC datetime from ISO 8601 text or a datetime; a naive one is refused, not guessed."""
+    """Return an aware UTC datetime from ISO 8601 text or a datetime; raise ScenarioError without a time zone."""
     if isinstance(moment, str):
         try:
             moment = datetime.fromisoformat(moment)
@@ -35,5 +35,16 @@ def utc(moment: str | datetime, what: str = "time") -> datetime:
 
 
 def iso(moment: datetime) -> str:
-    """UTC time as text, `2022-01-01T00:00Z`."""
+    """Return a time as UTC text, `2022-01-01T00:00Z`."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%MZ")
+
+
+def floor_hour(moment: datetime) -> datetime:
+    """Return the full hour at or before a time."""
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+def ceil_hour(moment: datetime) -> datetime:
+    """Return the full hour at or after a time."""
+    floor = floor_hour(moment)
+    return floor if floor == moment else floor + timedelta(hours=1)

@@ -1,4 +1,5 @@
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,3 +14,11 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs the shared data, which is not at {folder} (set SLACKWATER_SHARED_DATA)")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs of the tests are not remembered among the user's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLACKWATER_STATE", str(tmp_path_factory.mktemp("state")))
+        yield

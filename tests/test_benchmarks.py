@@ -81,3 +81,20 @@ def test_the_live_benchmark_runs(tmp_path: Path) -> None:
     result = json.loads(out.read_text())
     assert result["race"]["runs"]["in-process"]
     assert "9 clients in process" in out.with_suffix(".md").read_text()
+
+
+def test_the_benchmark_of_the_state_runs(tmp_path: Path) -> None:
+    out = tmp_path / "state.json"
+    small = ["--clients", "4", "--parameters", "200000", "--participants", "2,4", "--rounds", "2", "--out", str(out)]
+    done = subprocess.run(
+        [sys.executable, "benchmarks/state.py", *small], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(out.read_text())
+    assert result["violations"] == []
+    assert [(run["way"], run["participants"]) for run in result["runs"]] == [("files", 2), ("blobs", 2), ("files", 4)]
+    for run in result["runs"]:
+        assert len(run["written_bytes"]) == 2
+        assert run["disk_bytes"] >= 5 * 800_000, "all parts are on the disk"
+    assert run["same_bits"]
+    assert "4 clients x 200,000 parameters" in out.with_suffix(".md").read_text()

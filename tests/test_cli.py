@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import slackwater as sw
-from slackwater.cli import options
+from slackwater import lazy
 from slackwater.cli import planning as commands
 from slackwater.cli.main import cli
 
@@ -119,6 +119,23 @@ def test_plan_shows_everything() -> None:
         assert part in shown
     assert "synthetic" not in shown
     assert "synthetic" in fine("plan", "s.toml"), "the embedded year is called what it is"
+
+
+def test_plan_says_whether_the_network_is_counted() -> None:
+    assert "not counted: the scenario has no model_mb" in " ".join(fine("plan", "s.toml", "--data", "data").split())
+    plain = json.loads(fine("plan", "s.toml", "--data", "data", "--json"))
+    assert plain["network_counted"] is False
+    assert plain["emissions_by_cause_kg"] == {
+        "training": plain["emissions_kg"], "idle": 0.0, "server": 0.0, "network": 0.0, "evaluation": 0.0
+    }  # fmt: skip
+    rewrite("alpha = 0.1", "alpha = 0.1\nmodel_mb = 1000\nnetwork_kwh_per_gb = 0.1\nevaluation_share = 0.05")
+    shown = " ".join(fine("plan", "s.toml", "--data", "data").split())
+    assert "of which training 3.2 kg, idle 0 kg, server 0 kg, network 0.64 kg, evaluation 0.16 kg" in shown
+    assert "not counted" not in shown
+    counted = json.loads(fine("plan", "s.toml", "--data", "data", "--json"))
+    assert counted["network_counted"] is True
+    assert counted["emissions_by_cause_kg"]["network"] == pytest.approx(0.64)
+    assert counted["emissions_kg"] == pytest.approx(3.2 * 1.25)
 
 
 def test_plan_as_json_is_json_and_nothing_else() -> None:
@@ -348,6 +365,9 @@ def test_usage(args: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -
         ("slack = 2", "deadline = 2022-01-01T01:00:00Z", "error: The deadline 2022-01-01T01:00Z leaves 1 slots"),
         ("slack = 2", "slot_minutes = 7", "error: slot_minutes is 7"),
         ("slack = 2", "round_minutes = 90", "error: round_minutes must be above 0 and at most the slot's 60 minutes"),
+        ("alpha = 0.1", "model_mb = 0", "error: model_mb must be the size of the model in MB (10^6 bytes), above 0"),
+        ("alpha = 0.1", 'model_mb = "12"', "error: s.toml: model_mb must be a number, without quotes or unit, not '12'."),
+        ("alpha = 0.1", "evaluation_share = -1", "error: evaluation_share must be a number of at least 0, not -1.0."),
         ("rounds = 2", "rounds =", "error: s.toml is not valid TOML: Invalid value (at line 2"),
         (SCENARIO[SCENARIO.index("[[client]]") :], "", "error: There are no clients. Add at least one [[client]]"),
     ],
@@ -529,7 +549,7 @@ def test_mishaps(error: BaseException, code: int, message: str, monkeypatch: pyt
 
 def test_a_chart_without_matplotlib_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
-    monkeypatch.setattr(options, "find_spec", lambda name: None if name == "matplotlib" else found(name))
+    monkeypatch.setattr(lazy, "find_spec", lambda name: None if name == "matplotlib" else found(name))
     monkeypatch.setattr(commands, "make_plan", lambda *_, **__: pytest.fail("planned"))
     said = refused("plan", "s.toml", "--chart", "x.png", code=1)
     assert "needs matplotlib, which is not installed. Install it with: pip install 'slackwater[charts]'" in said

@@ -6,6 +6,7 @@ import click
 import pytest
 from scripts import script
 
+from slackwater.cli.main import COMMANDS as STORED
 from slackwater.cli.main import cli
 
 tool = script("tools/write_cli_docs.py")
@@ -40,6 +41,19 @@ def test_help_can_be_shown(name: str) -> None:
     shown = CliRunner().invoke(cli, [*name.split()[1:], "--help"], prog_name="slackwater", terminal_width=80)
     assert shown.exit_code == 0
     assert f"Usage: {name}" in shown.stdout
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_the_stored_sentence_is_the_first_of_the_help(name: str) -> None:
+    command = COMMANDS[f"slackwater {name}"]
+    assert command.name == name
+    assert click.Command(name, help=STORED[name][1]).get_short_help_str(400) == command.get_short_help_str(400)
+    assert (command.help or "").replace("\n", " ").startswith(STORED[name][1])
+
+
+def test_help_and_completion_know_every_command() -> None:
+    assert list(STORED) == sorted(STORED) == cli.list_commands(click.Context(cli))
+    assert cli.get_command(click.Context(cli), "nonsense") is None
 
 
 def test_a_nested_group_is_picked_up() -> None:

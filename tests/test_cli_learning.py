@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
 import slackwater as sw
 from slackwater.cli import learning as commands
 from slackwater.cli.main import cli
-from slackwater.learning import tasks
+from slackwater.learning import local, server, tasks
 from slackwater.learning.sources import Images
 
 SCENARIO = """\
@@ -167,6 +168,80 @@ def test_devices() -> None:
     assert "2 devices of 0.2 kWh take 0.4 kWh in a slot, but the plan was made with 0.3 kWh for 'lyon'" in said
 
 
+def test_local_epochs_go_through_every_sample_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, list[int]]] = []
+    really = local.batches
+
+    def spied(samples: int, *given: Any) -> Any:
+        drawn = really(samples, *given)
+        seen.append((samples, [index for batch in drawn for index in batch.tolist()]))
+        return drawn
+
+    monkeypatch.setattr(local, "batches", spied)
+    options = ("--local-steps", "7", "--batch-size", "16", "--threads", "1", "--no-baseline")
+    fine("train", "plan.json", "--local-epochs", "2", *options)
+    assert len(seen) >= len(NAMES)
+    for samples, drawn in seen:
+        assert sorted(drawn) == sorted([*range(samples), *range(samples)])
+
+
+def test_local_epochs_of_one_batch_are_as_many_steps() -> None:
+    """A batch larger than a client's data is all of it: an epoch is one step."""
+    options = ("train", "plan.json", "--json", "--no-baseline", "--batch-size", "5000", "--threads", "1")
+    two = data(fine(*options, "--local-epochs", "2", "--out", "run"))
+    assert two == data(fine(*options, "--local-steps", "2"))
+    assert two == data(fine("resume", "run", "--json")), "epochs are kept for resume"
+    assert two != data(fine(*options, "--local-epochs", "1"))
+    assert two != data(fine(*options))
+
+
+def _losses(found: Any) -> list[float]:
+    return [record["loss"] for record in found["echo"]["history"]]
+
+
+def test_the_server_optimiser_moves_the_model() -> None:
+    options = ("train", "plan.json", "--json", "--no-baseline", *QUICK)
+    plain = data(fine(*options))
+    assert data(fine(*options, "--server", "plain", "--server-lr", "1")) == plain
+    momentum = data(fine(*options, "--server", "momentum", "--out", "run"))
+    # The velocity begins as the first update, so that the first step is the plain one; later ones are longer.
+    assert _losses(momentum)[:2] == _losses(plain)[:2]
+    assert _losses(momentum)[2:] != _losses(plain)[2:]
+    assert data(fine("resume", "run", "--json")) == momentum, "the optimiser is kept for resume"
+    adam = data(fine(*options, "--server", "adam"))
+    assert _losses(adam)[0] == _losses(plain)[0]
+    assert _losses(adam)[1] != _losses(plain)[1]
+    assert data(fine(*options, "--server", "adam", "--server-lr", "0.01")) == adam
+    assert data(fine(*options, "--server", "adam", "--server-lr", "0.1")) != adam
+
+
+@pytest.mark.parametrize(("asked", "rounds"), [("2", 2), ("0.3", 3), ("1000", 8)])
+def test_averaging_is_the_mean_of_the_last_models(asked: str, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    models: list[torch.Tensor] = []
+    really = server.Plain.step
+
+    def spied(self: server.Plain, *given: Any) -> torch.Tensor:
+        models.append(really(self, *given))
+        return models[-1]
+
+    monkeypatch.setattr(server.Plain, "step", spied)
+    found = json.loads(
+        fine("train", "plan.json", "--json", "--no-baseline", "--averaging", asked, "--out", "run", *QUICK).stdout
+    )
+    assert len(models) == len(found["echo"]["history"]) == 8
+    saved = torch.load("run/model.pt", weights_only=True)
+    flat = torch.cat([saved[name].flatten() for name in saved])
+    mean = torch.stack(models[-rounds:]).double().mean(dim=0)
+    assert torch.allclose(flat.double(), mean, rtol=0, atol=1e-7)
+    assert not torch.allclose(flat, models[-1], rtol=0, atol=1e-4), "not the last model"
+    assert found["echo"]["last_accuracy"] == found["echo"]["history"][-1]["accuracy"]
+
+
+def test_averaging_one_round_is_the_last_model() -> None:
+    options = ("train", "plan.json", "--json", "--no-baseline", *QUICK)
+    assert data(fine(*options, "--averaging", "1")) == data(fine(*options))
+
+
 def test_a_task_of_others_is_told_only_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "_registered", dict(tasks._registered))
     tasks.register_task("plain", lambda *, clients: tasks.digits(clients=clients))
@@ -274,7 +349,7 @@ def test_the_terminal_sees_it_live() -> None:
     [
         (["train"], 2, "Missing argument 'PLAN'"),
         (["train", "none.json"], 1, "error: There is no plan at none.json. Make one with: slackwater plan"),
-        (["train", "s.toml"], 1, "error: s.toml cannot be read as a plan"),
+        (["train", "s.toml"], 1, "error: s.toml is a scenario, not a plan. First run: slackwater plan s.toml --out run"),
         (["train", "plan.json", "--out", ""], 2, "'--out': it is empty"),
         (["train", "plan.json", "--task", ""], 2, "'--task': it is empty"),
         (["train", "plan.json", "--chart", "x.bmp"], 2, "'--chart': 'x.bmp' must end in"),
@@ -285,6 +360,11 @@ def test_the_terminal_sees_it_live() -> None:
         (["train", "plan.json", "--seed", "-1"], 2, "error: seed is -1"),
         (["train", "plan.json", "--lr", "nan"], 2, "error: lr must be above 0, not nan."),
         (["train", "plan.json", "--local-steps", "0"], 2, "error: local_steps must be a whole number of at least 1"),
+        (["train", "plan.json", "--local-epochs", "0"], 2, "error: local_epochs must be a whole number of at least 1"),
+        (["train", "plan.json", "--server", "momentun"], 2, "no server optimiser 'momentun'. Did you mean 'momentum'?"),
+        (["train", "plan.json", "--server-lr", "0"], 2, "error: server_lr must be above 0, not 0.0."),
+        (["train", "plan.json", "--averaging", "0"], 2, "error: averaging must be a number of rounds (1, 2, ..)"),
+        (["train", "plan.json", "--averaging", "1.5"], 2, "or a share of them below 1, not 1.5."),
         (["train", "plan.json", "--model", "resnet"], 2, "error: model 'resnet' is not known"),
         (["train", "plan.json", "--devices", "5"], 2, "say how many train in a scheduled slot with devices_per_slot"),
         (["train", "plan.json", "--devices-per-slot", "5"], 2, "but the task 'digits' has no devices"),

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 import slackwater as sw
-from slackwater.config import ClientSection, DataSection, Scenario, ServerSection, load_scenario
+from slackwater.config import ClientSection, DataSection, ReportSection, Scenario, ServerSection, load_scenario
 from slackwater.scenario_template import SCENARIO
 
 BASE = """\
@@ -50,7 +50,7 @@ def written(folder: Path, text: str | bytes) -> Path:
 def refusal(folder: Path, text: str | bytes) -> str:
     path = written(folder, text)
     with pytest.raises(sw.ScenarioError) as refused:
-        load_scenario(path).problem(folder)
+        load_scenario(path).problem()
     message = str(refused.value)
     for jargon in ("pydantic", "input should", "Input should", "validation error", "datetime.", "errors.pydantic"):
         assert jargon not in message
@@ -69,6 +69,7 @@ def test_every_key_of_the_template_is_real_and_every_real_key_is_in_it(tmp_path:
         (Scenario, set(everything)),
         (DataSection, set(everything["data"])),
         (ServerSection, set(everything["server"])),
+        (ReportSection, set(everything["report"])),
         (ClientSection, in_clients),
     ):
         assert set(_fields(model)) == keys, model.__name__
@@ -79,21 +80,23 @@ def _fields(model: type[BaseModel]) -> list[str]:
 
 
 def test_the_template_loads_with_slack_and_with_the_deadline(tmp_path: Path) -> None:
-    by_slack = load_scenario(written(tmp_path, SCENARIO)).problem(tmp_path)
+    by_slack = load_scenario(written(tmp_path, SCENARIO)).problem()
     everything = COMMENTED_KEY.sub("", SCENARIO)
     assert "recall is not supported" in refusal(tmp_path, re.sub(r"^slack .*\n", "", everything, flags=re.MULTILINE))
     without_slack = re.sub(r"^(slack|recall) .*\n", "", everything, flags=re.MULTILINE)
-    by_deadline = load_scenario(written(tmp_path, without_slack)).problem(tmp_path)
+    by_deadline = load_scenario(written(tmp_path, without_slack)).problem()
     assert by_slack.horizon == by_deadline.horizon == 100
     assert by_deadline.deadline == datetime(2022, 1, 5, 4, tzinfo=UTC)
     assert by_deadline.server is not None
     assert (by_deadline.round_minutes, by_deadline.window, by_deadline.max_parallel) == (45.0, "available", 4)
+    for made, overheads in ((by_deadline, (12.5, 0.01, 0.05)), (by_slack, (None, 0.01, 0.0))):
+        assert (made.model_mb, made.network_kwh_per_gb, made.evaluation_share) == overheads
     assert "not both" in refusal(tmp_path, everything)
 
 
 def test_what_is_read(tmp_path: Path) -> None:
     text = changed("slack = 20", 'deadline = "2022-01-02T00:10+01:00"\nfine_tune = 0\nalpha = "log"')
-    problem = load_scenario(written(tmp_path, text)).problem(tmp_path)
+    problem = load_scenario(written(tmp_path, text)).problem()
     assert problem.first_slot == datetime(2022, 1, 1, tzinfo=UTC)
     assert (problem.rounds, problem.slack, problem.fine_tune) == (3, 20, 0)
     assert (problem.alpha, problem.budget_kg) == ("log", 2.0)
@@ -119,14 +122,14 @@ def test_a_source_is_looked_for_beside_the_file(tmp_path: Path) -> None:
     for zone in ("FR", "DE", "IE"):
         (tmp_path / f"{zone}_2022.csv").write_text("datetime_utc,ci_direct_g_per_kwh,ci_lca_g_per_kwh\n" + rows)
     text = changed("slack = 20", "slack = 2").replace('"typical"', '"."')
-    problem = load_scenario(written(tmp_path, text)).problem(tmp_path)
+    problem = load_scenario(written(tmp_path, text)).problem()
     assert problem.costs.intensity[0, 4] == pytest.approx(0.204)
     direct = text.replace("[data]", '[data]\nfactor = "direct"')
-    assert load_scenario(written(tmp_path, direct)).problem(tmp_path).costs.intensity[0, 4] == pytest.approx(0.104)
+    assert load_scenario(written(tmp_path, direct)).problem().costs.intensity[0, 4] == pytest.approx(0.104)
     hours = text.replace("rounds = 3\nslack = 2", "rounds = 1\nslack = 1\nslot_minutes = 180")
-    assert load_scenario(written(tmp_path, hours)).problem(tmp_path).costs.intensity[0] == pytest.approx([0.201, 0.204])
+    assert load_scenario(written(tmp_path, hours)).problem().costs.intensity[0] == pytest.approx([0.201, 0.204])
     quarters = text.replace("T00:00:00Z", "T04:45:00Z").replace("rounds = 3", "rounds = 3\nslot_minutes = 15")
-    last = load_scenario(written(tmp_path, quarters)).problem(tmp_path)
+    last = load_scenario(written(tmp_path, quarters)).problem()
     assert last.costs.intensity[0] == pytest.approx([0.204] + [0.205] * 4), "no hour beyond the last slot is asked for"
 
 

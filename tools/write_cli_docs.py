@@ -47,7 +47,10 @@ def page() -> str:
 
 def commands(group: click.Group, prefix: str) -> Iterator[tuple[str, click.Command]]:
     """Every command with its full name, by name; groups before what is in them."""
-    for name, command in sorted(group.commands.items()):
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         yield f"{prefix} {name}", command
         if isinstance(command, click.Group):
             yield from commands(command, f"{prefix} {name}")

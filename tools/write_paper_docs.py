@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from slackwater.paper.setting import ENDS
+from slackwater.lab.paper.setting import ENDS
 
 ROOT = Path(__file__).parent.parent
 RESULTS, PAGE = ROOT / "experiments" / "paper", ROOT / "docs" / "paper.md"

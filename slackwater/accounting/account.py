@@ -6,11 +6,23 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from slackwater.accounting.reading import Cell, Snapshot
+from slackwater.accounting.reading import Snapshot
+from slackwater.ledger.queries import Cell
 
 SERVER = "server"
 """What the reports call the line without a client's name."""
+CAUSES = {
+    "training": "training computation",
+    "network": "communication (network)",
+    "evaluation": "evaluation",
+    "idle": "idle",
+    "server": "server and aggregation",
+    "startup": "start-up",
+}
+"""Causes of a charge, named after the phases of a federated run in arXiv 2602.00343, in the order of the reports."""
 MOST_EVENTS = 50
+NEAR_ZERO_KG = 1e-6
+"""A milligram. Percentages of less than that would be percentages of rounding errors, and are not printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +103,15 @@ class Account:
     """The last warnings and errors."""
 
 
+def share_of(part_kg: float, whole_kg: float | None) -> str:
+    """Return a share as text, empty where the whole is next to nothing."""
+    if whole_kg is None or abs(whole_kg) < NEAR_ZERO_KG:
+        return ""
+    return f"{100 * part_kg / whole_kg:.1f} %"
+
+
 def account(run: Snapshot, cells: list[Cell]) -> Account:
-    """Everything the ledger says about emissions."""
+    """Return everything the ledger says about emissions."""
     retried_lines, retried_kg = run.retried()
     slots_without_round, kg_without_round = run.without_round()
     event_count, events = run.events(MOST_EVENTS)
@@ -105,7 +124,7 @@ def account(run: Snapshot, cells: list[Cell]) -> Account:
         energy_kwh=math.fsum(cell.energy_kwh for cell in cells),
         kg_without_energy=math.fsum(cell.kg_without_energy for cell in cells),
         lines=sum(cell.lines for cell in cells),
-        last_line=run.last_line,
+        last_line=run.last_line(),
         by_client=by("client", "zone"),
         by_zone=by("zone"),
         by_day=by("day"),
@@ -115,7 +134,7 @@ def account(run: Snapshot, cells: list[Cell]) -> Account:
         by_method=by("method"),
         differences=tuple(
             Difference(kind=kind, lines=lines, charged_kg=charged, kg=kg, absolute_kg=absolute)
-            for kind, lines, charged, kg, absolute in run.settled()
+            for kind, lines, charged, kg, absolute in run.differences()
         ),
         retried_lines=retried_lines,
         retried_kg=retried_kg,

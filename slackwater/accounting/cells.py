@@ -11,7 +11,7 @@ _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 
 
 def safe(value: object) -> object:
-    """Text that could be a formula gets a ' before it; numbers stay numbers, and None is an empty cell."""
+    """Return the cell with a ' before text that could be a formula; numbers stay numbers, and None is an empty cell."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -22,7 +22,7 @@ def safe(value: object) -> object:
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A CSV file as text."""
+    """Return a CSV file as text."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)

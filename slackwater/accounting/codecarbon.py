@@ -3,6 +3,9 @@
 What the ledger does not know stays empty: the split into CPU, GPU and RAM, the machine, the place. `energy_consumed`
 includes PUE as the ledger's energy does, and `emissions` are the ledger's kg, at hourly intensity and not at
 CodeCarbon's yearly means.
+
+Only a live run has emitted anything by its clock. Of every other run the columns that tools add up (`emissions`,
+`emissions_rate`, `energy_consumed`) are empty, and its figures are in columns of their own, named after the kind of run.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ from collections.abc import Iterator
 
 from slackwater.accounting.account import SERVER
 from slackwater.accounting.cells import csv_text
-from slackwater.accounting.reading import Work
 from slackwater.accounting.standards import reserved_hours
 from slackwater.accounting.statement import Statement
+from slackwater.ledger.kinds import KINDS
+from slackwater.ledger.queries import Work
 
 COLUMNS = (
     "timestamp", "project_name", "run_id", "experiment_id", "duration", "emissions", "emissions_rate", "cpu_power",
@@ -24,12 +28,30 @@ COLUMNS = (
     "ram_total_size", "tracking_mode", "cpu_utilization_percent", "gpu_utilization_percent",
     "ram_utilization_percent", "ram_used_gb", "on_cloud", "pue", "wue",
 )  # fmt: skip
+_SUMMED = ("emissions", "emissions_rate", "energy_consumed")
 
 
 def emissions_csv(statement: Statement) -> str:
-    """The file's text; the client's name is the project, the run's number the run."""
-    rows = ([row.get(name) for name in COLUMNS] for row in _rows(statement))
-    return csv_text(COLUMNS, rows)
+    """Return the file's text; the client's name is the project, the run's number the run."""
+    if statement.run.kind == "live":
+        columns: tuple[str, ...] = COLUMNS
+        rows = list(_rows(statement))
+    else:
+        label = KINDS[statement.run.kind].label
+        columns = (*COLUMNS, *(f"{label}_{name}" for name in _SUMMED))
+        rows = [_unmistakable(row, label) for row in _rows(statement)]
+    return csv_text(columns, ([row.get(name) for name in columns] for row in rows))
+
+
+def _unmistakable(row: dict[str, object], label: str) -> dict[str, object]:
+    """Return a row that nobody takes for measured emissions, whatever column is looked at or added up."""
+    kept = {name: value for name, value in row.items() if name not in _SUMMED}
+    return kept | {
+        "project_name": f"{row['project_name']} ({label})",
+        "experiment_id": f"{row['experiment_id']}-{label}",
+        "tracking_mode": label,
+        **{f"{label}_{name}": row[name] for name in _SUMMED},
+    }
 
 
 def _rows(statement: Statement) -> Iterator[dict[str, object]]:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from slackwater.accounting.reading import Snapshot, Work, snapshot
+from slackwater.accounting.reading import Snapshot, snapshot
 from slackwater.carbon.load import TYPICAL, TYPICAL_SOURCE, available_zones
 from slackwater.carbon.traces import FACTORS
 from slackwater.errors import InfeasibleError, SlackwaterError
+from slackwater.ledger.kinds import KINDS
+from slackwater.ledger.queries import Work
 from slackwater.ledger.run import FILE
 from slackwater.planning.baseline import no_slack_plan
 from slackwater.planning.plan import Plan
@@ -53,7 +55,7 @@ class AnnualAverage:
 
 
 def same_work_without_slack(plan: Plan, work: Iterable[Work]) -> SameWork:
-    """Each client's training slots moved to the first slots in which it can train; its energy is the ledger's.
+    """Move each client's slots to the first in which it can train; its energy is the ledger's, cause by cause.
 
     Idle draw counts until the last of them is done, the server in every one of these slots: the method is the run's.
     """
@@ -61,7 +63,7 @@ def same_work_without_slack(plan: Plan, work: Iterable[Work]) -> SameWork:
     row_of = {str(name): row for row, name in enumerate(plan.problem.fleet.names)}
     parts, length = [], 0
     for one in work:
-        if one.cause != "training" or one.slots == 0:
+        if one.cause in ("idle", "server") or one.slots == 0:  # counted below
             continue
         row = row_of.get(one.client)
         if row is None:
@@ -70,7 +72,7 @@ def same_work_without_slack(plan: Plan, work: Iterable[Work]) -> SameWork:
         if len(free) < one.slots:
             return SameWork(kg=None, reason="The plan's intensity does not reach over all the work without slack.")
         slots = free[: one.slots]
-        length = max(length, int(slots[-1]) + 1)
+        length = max(length, int(slots[-1]) + 1) if one.cause == "training" else length
         parts.append(one.energy_kwh / one.slots * float(costs.intensity[costs.row[row], slots].sum()))
     parts.append(float(costs.idle_kg()[:length].sum()))
     if costs.server_kg is not None:
@@ -80,13 +82,13 @@ def same_work_without_slack(plan: Plan, work: Iterable[Work]) -> SameWork:
 
 
 def same_budget_without_slack(run: Snapshot) -> SameBudget:
-    """The run without slack that was trained beside this one; where there is none, its plan."""
+    """Return the run without slack that was trained beside this one, or its plan if there is none."""
     beside = run.folder / BASELINE
     if (beside / FILE).is_file():
         try:
             with snapshot(beside) as other:
                 rounds, client_rounds = other.rounds_done()
-                basis = f"trained beside this run ({BASELINE}/, {other.status})"
+                basis = f"trained beside this run ({BASELINE}/, {KINDS[other.kind].label}, {other.status})"
                 return SameBudget(
                     kg=other.spent_kg,
                     rounds=rounds,
@@ -112,7 +114,7 @@ def same_budget_without_slack(run: Snapshot) -> SameBudget:
 def annual_average(
     plan: Plan, energy_by_zone: Mapping[str, float], kg_without_energy: float, data: str | None
 ) -> AnnualAverage:
-    """Energy by zone at the annual mean: of the user's data, of the typical year, or else the mean over the plan."""
+    """Return the energy at each zone's annual mean: of the user's data, of the typical year, or else of the plan."""
     means, basis = _means(plan, data)
     lacking = sorted(zone for zone, energy in energy_by_zone.items() if energy and zone not in means)
     used = {zone: means[zone] for zone in sorted(energy_by_zone) if zone in means}

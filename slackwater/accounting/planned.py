@@ -1,4 +1,7 @@
-"""What was planned beside what came: in total, by client, by day, and for every client and slot."""
+"""What was planned beside what came: in total, by client, by day, and for every client and slot.
+
+Planned is what the plan in force expected when the slot was decided; see `slackwater.ledger.queries.PlanInForce`.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import numpy as np
-from numpy.typing import NDArray
 
-from slackwater.accounting.reading import ClientSlot, Snapshot
+from slackwater.accounting.reading import Snapshot
+from slackwater.ledger.queries import ClientSlot, PlanInForce
 from slackwater.planning.plan import Plan
 from slackwater.units import iso
 
 MOST_DEVIATIONS = 100
-_CHUNK = 20_000
 _SAME_KG = 5e-7
 """Half a milligram: what sums of the same numbers in another order may differ by, and nobody reports."""
 
@@ -26,7 +28,8 @@ class Beside:
     """Planned and realised of one client or day."""
 
     name: str
-    planned_kg: float
+    planned_kg: float | None
+    """None where the run does not say what its plans expected."""
     realised_kg: float
     planned_slots: int | None = None
     """Client-slots of training; None where they are not counted."""
@@ -48,16 +51,25 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedAndRealised:
-    """The plan that the run began with, against the ledger."""
+    """The plans in force against the ledger."""
 
     planned_kg: float
-    """Up to the plan's end."""
+    """Up to the end: what was expected of the slots reached, and what the last plan expects of the rest."""
     planned_kg_until_now: float
     """Up to the last slot that the run has reached."""
+    to_come_kg: float
+    """What the last plan expects of the slots that the run has not reached."""
+    expected_kg: float
+    """Realised and to come."""
+    first_plan_kg: float
+    """What the plan that the run began with expected, for reference."""
+    replans: int
+    noted: bool
+    """Whether the run says what was expected of each slot; if not, only who trained is compared."""
     realised_kg: float
     reached_slots: int
     planned_slots: int
-    """Slots until the plan's end."""
+    """Slots until the end."""
     client_slots_planned: int
     client_slots_as_planned: int
     """Trained, for the planned kg."""
@@ -66,127 +78,141 @@ class PlannedAndRealised:
     """Of the slots that the run has reached."""
     client_slots_extra: int
     by_client: tuple[Beside, ...]
+    """Of a run that re-plans, planned is what was expected of the slots reached."""
     by_day: tuple[Beside, ...]
-    kg_by_slot: tuple[tuple[float, float], ...]
-    """Planned and realised of every slot until the plan's end or the last one with a charge."""
+    kg_by_slot: tuple[tuple[float | None, float], ...]
+    """Planned and realised of every slot until the end or the last one with a charge."""
     deviations: tuple[Deviation, ...]
     """The largest, in the order of time."""
 
 
-def planned_and_realised(run: Snapshot) -> PlannedAndRealised:
-    """The plan against the ledger."""
-    plan, realised_slots = run.plan, run.kg_by_slot()
-    stop = plan.problem.rounds + plan.end
+def planned_and_realised(run: Snapshot, in_force: PlanInForce) -> PlannedAndRealised:
+    """Compare the plans in force with the ledger."""
+    realised_slots = run.kg_by_slot()
     last = max(realised_slots, default=-1) + 1
-    reached = max(stop, last) if run.status == "done" else last
-    planned = planned_kg_by_slot(plan)
-    length = max(stop, last)
-    both = [(float(planned[t]) if t < len(planned) else 0.0, realised_slots.get(t, 0.0)) for t in range(length)]
-    counts, deviations, trained = _compare(plan, run.client_slots(), reached)
+    planned = in_force.kg_by_slot
+    both = [
+        (_known(planned[t]) if t < len(planned) else 0.0, realised_slots.get(t, 0.0))
+        for t in range(max(in_force.end, last))
+    ]
+    counts, deviations, trained = _compare(in_force, run.client_slots())
     return PlannedAndRealised(
-        planned_kg=plan.emissions_kg,
-        planned_kg_until_now=math.fsum(kg for kg, _ in both[:reached]),
+        planned_kg=in_force.planned_kg,
+        planned_kg_until_now=in_force.until_now_kg,
+        to_come_kg=in_force.to_come_kg,
+        expected_kg=in_force.spent_kg + in_force.to_come_kg,
+        first_plan_kg=in_force.first.emissions_kg,
+        replans=len(in_force.replans),
+        noted=in_force.is_noted,
         realised_kg=run.spent_kg,
-        reached_slots=reached,
-        planned_slots=stop,
-        client_slots_planned=int(plan.slots_per_client.sum()),
+        reached_slots=in_force.decided,
+        planned_slots=in_force.end,
+        client_slots_planned=int(in_force.wanted.sum()),
         client_slots_as_planned=counts["same"],
         client_slots_other_kg=counts["other kg"],
         client_slots_missed=counts["missed"],
         client_slots_extra=counts["extra"],
-        by_client=_by_client(run, trained),
-        by_day=_by_day(plan, both),
+        by_client=_by_client(run, in_force, trained),
+        by_day=_by_day(run.plan, both),
         kg_by_slot=tuple(both),
         deviations=deviations,
     )
 
 
-def planned_kg_by_slot(plan: Plan) -> NDArray[np.float64]:
-    """[slot], training, idle and server of the plan, kg; nothing after its end."""
-    costs, stop = plan.problem.costs, plan.problem.rounds + plan.end
-    kg = costs.idle_kg()
-    kg[stop:] = 0.0
-    active = np.zeros(costs.slots, dtype=bool)
-    for first in range(0, costs.clients, _CHUNK):
-        part = slice(first, first + _CHUNK)
-        chosen = np.unpackbits(plan.packed[part], axis=1, count=costs.slots).astype(bool)
-        kg += (costs.dense(part) * chosen).sum(axis=0)
-        active |= chosen.any(axis=0)
-    if costs.server_kg is not None:
-        kg += np.where(active, costs.server_kg, 0.0)
-    return kg
-
-
 def _compare(
-    plan: Plan, realised: Iterable[ClientSlot], reached: int
+    in_force: PlanInForce, realised: Iterable[ClientSlot]
 ) -> tuple[dict[str, int], tuple[Deviation, ...], dict[str, int]]:
-    """How often what came, the largest deviations, and the slots in which each client trained."""
-    costs, horizon = plan.problem.costs, plan.problem.horizon
-    row_of = {str(name): row for row, name in enumerate(plan.problem.fleet.names)}
-    open_slots = np.unpackbits(plan.packed, axis=1, count=horizon)
-    open_slots[:, reached:] = 0
+    """Return how often what came, the largest deviations, and the slots in which each client trained."""
+    problem = in_force.first.problem
+    step = timedelta(minutes=problem.traces.slot_minutes)
+    open_slots = in_force.wanted.copy()
+    open_slots[:, in_force.decided :] = False
     counts = {"same": 0, "other kg": 0, "missed": 0, "extra": 0}
     trained: dict[str, int] = {}
     largest: list[tuple[float, int, Deviation]] = []
 
     def note(slot: int, client: str, what: str, planned_kg: float, realised_kg: float) -> None:
         counts[what] += 1
-        start = iso(plan.problem.first_slot + slot * timedelta(minutes=plan.problem.traces.slot_minutes))
         found = Deviation(
-            slot=slot, start=start, client=client, what=what, planned_kg=planned_kg, realised_kg=realised_kg
+            slot=slot,
+            start=iso(problem.first_slot + slot * step),
+            client=client,
+            what=what,
+            planned_kg=planned_kg,
+            realised_kg=realised_kg,
         )
         entry = (abs(realised_kg - planned_kg), -sum(counts.values()), found)
         (heapq.heappush if len(largest) < MOST_DEVIATIONS else heapq.heappushpop)(largest, entry)
 
     for one in realised:
         trained[one.client] = trained.get(one.client, 0) + 1
-        row = row_of.get(one.client)
-        if row is None or not 0 <= one.slot < horizon or not open_slots[row, one.slot]:
+        row = in_force.row.get(one.client)
+        if row is None or not 0 <= one.slot < open_slots.shape[1] or not open_slots[row, one.slot]:
             note(one.slot, one.client, "extra", 0.0, one.kg)
             continue
-        open_slots[row, one.slot] = 0
-        planned_kg = float(costs.energy_kwh[row] * costs.intensity[costs.row[row], one.slot])
-        if abs(planned_kg - one.kg) <= _SAME_KG:
+        open_slots[row, one.slot] = False
+        planned_kg = in_force.training_kg(row, one.slot)
+        if math.isnan(planned_kg) or abs(planned_kg - one.kg) <= _SAME_KG:
             counts["same"] += 1
         else:
             note(one.slot, one.client, "other kg", planned_kg, one.kg)
     for row, slot in np.argwhere(open_slots):
-        planned_kg = float(costs.energy_kwh[row] * costs.intensity[costs.row[row], slot])
-        note(int(slot), str(plan.problem.fleet.names[row]), "missed", planned_kg, 0.0)
+        planned_kg = in_force.training_kg(int(row), int(slot))
+        note(int(slot), str(problem.fleet.names[row]), "missed", _known(planned_kg) or 0.0, 0.0)
     ordered = sorted((found for _, _, found in largest), key=lambda found: (found.slot, found.client))
     return counts, tuple(ordered), trained
 
 
-def _by_client(run: Snapshot, trained: dict[str, int]) -> tuple[Beside, ...]:
-    plan = run.plan
+def _by_client(run: Snapshot, in_force: PlanInForce, trained: dict[str, int]) -> tuple[Beside, ...]:
     realised: dict[str, list[float]] = {}
     for one in run.work():
         realised.setdefault(one.client, []).append(one.kg)
-    kg = plan.emissions.training_kg + plan.emissions.idle_kg
-    names = [str(name) for name in plan.problem.fleet.names]
-    planned = {name: (float(kg[i]), int(plan.slots_per_client[i])) for i, name in enumerate(names)}
-    if plan.emissions.server_kg or "" in realised:
-        planned[""] = (plan.emissions.server_kg, 0)
+    slots = dict(zip(in_force.row, in_force.wanted.sum(axis=1).tolist(), strict=True))
+    planned = _planned_by_client(in_force)
+    if "" in realised:
+        planned.setdefault("", 0.0)
+    names = {**slots, **planned, **realised}
     both = [
         Beside(
             name=name,
-            planned_kg=planned.get(name, (0.0, 0))[0],
+            planned_kg=planned.get(name, 0.0) if in_force.is_noted else None,
             realised_kg=math.fsum(realised.get(name, ())),
-            planned_slots=None if name == "" else planned.get(name, (0.0, 0))[1],
+            planned_slots=None if name == "" else slots.get(name, 0),
             realised_slots=None if name == "" else trained.get(name, 0),
         )
-        for name in {**planned, **realised}
+        for name in names
     ]
     return tuple(sorted(both, key=lambda one: (-one.realised_kg, one.name)))
 
 
-def _by_day(plan: Plan, kg_by_slot: list[tuple[float, float]]) -> tuple[Beside, ...]:
-    days: dict[str, list[tuple[float, float]]] = {}
+def _planned_by_client(in_force: PlanInForce) -> dict[str, float]:
+    """Return name -> kg that was expected, empty for the server; of a run that re-plans, of the slots reached."""
+    if in_force.is_first:
+        found = in_force.first.emissions
+        kg = dict(zip(in_force.row, found.client_kg.tolist(), strict=True))
+        return kg | ({"": found.server_kg} if found.server_kg else {})
+    parts: dict[str, list[float]] = {}
+    for expected in in_force.noted.values():
+        for (client, _), value in expected.items():
+            parts.setdefault(client, []).append(value)
+    return {name: math.fsum(part) for name, part in parts.items()}
+
+
+def _by_day(plan: Plan, kg_by_slot: list[tuple[float | None, float]]) -> tuple[Beside, ...]:
+    days: dict[str, list[tuple[float | None, float]]] = {}
     step = timedelta(minutes=plan.problem.traces.slot_minutes)
     for slot, both in enumerate(kg_by_slot):
         day = (plan.problem.first_slot + slot * step).date().isoformat()
         days.setdefault(day, []).append(both)
     return tuple(
-        Beside(name=day, planned_kg=math.fsum(kg for kg, _ in part), realised_kg=math.fsum(kg for _, kg in part))
+        Beside(
+            name=day,
+            planned_kg=None if any(kg is None for kg, _ in part) else math.fsum(kg or 0.0 for kg, _ in part),
+            realised_kg=math.fsum(kg for _, kg in part),
+        )
         for day, part in days.items()
     )
+
+
+def _known(kg: float) -> float | None:
+    return None if math.isnan(kg) else float(kg)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import date
 
 from slackwater.errors import ScenarioError
 
-RUN = "training run"
+RUN, TOKEN, FLOP = "training run", "training token", "FLOP"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSettings:
-    """Choices for SCI, the annual means and the uncertainty; checked here, so that every way in says the same."""
+    """Choices for SCI, the annual means and the uncertainty, and who reports; checked here for every way in."""
 
     functional_unit: str = RUN
-    """What SCI is per: `training run`, `round`, `client-round`, `accuracy point`, or a text of one's own with `units`."""
+    """What SCI is per: `training run`, `round`, `client-round`, `accuracy point`, `training token` with `tokens`, `FLOP`
+    with `flops`, or a text of one's own with `units`."""
     units: float | None = None
     """R, how many functional units the run made; None counts it where the run knows it."""
     embodied_kg: float | None = None
@@ -32,6 +34,16 @@ class ReportSettings:
     """Relative, 0.1 for +- 10 %; of the intensity."""
     energy_uncertainty: float | None = None
     """Relative, of the energy."""
+    tokens: float | None = None
+    """Tokens that the run was trained on, all clients together; SCI is then also given per training token."""
+    flops: float | None = None
+    """Floating-point operations of the run; SCI is then also given per FLOP."""
+    organisation: str | None = None
+    """Whose report it is; None takes the scenario's [report]."""
+    preparer: str | None = None
+    """Who prepared it; None takes the scenario's [report]."""
+    prepared_on: date | None = None
+    """Date of the report; None is today, UTC."""
 
     def __post_init__(self) -> None:
         if not self.functional_unit.strip():
@@ -43,6 +55,8 @@ class ReportSettings:
         self._least("pue", self.pue, 1.0)
         self._least("intensity uncertainty", self.intensity_uncertainty)
         self._least("energy uncertainty", self.energy_uncertainty)
+        self._least("tokens", self.tokens, above=True)
+        self._least("flops", self.flops, above=True)
         if self.embodied_kg is not None and self.embodied_total_kg is not None:
             raise ScenarioError("Give embodied emissions by device or in total, not both.")
 

@@ -7,15 +7,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slackwater.accounting.account import CAUSES, Account
 from slackwater.accounting.comparison import AnnualAverage
-from slackwater.accounting.reading import Work
-from slackwater.accounting.settings import RUN, ReportSettings
+from slackwater.accounting.settings import FLOP, RUN, TOKEN, ReportSettings
 from slackwater.carbon.load import TYPICAL, TYPICAL_SOURCE, load_traces
 from slackwater.errors import ScenarioError, SlackwaterError
+from slackwater.ledger.queries import Work
 from slackwater.planning.plan import Plan
 from slackwater.units import G_PER_KG
 
 HOURS_PER_YEAR = 8760.0
+_BESIDE = {cause: name for cause, name in CAUSES.items() if cause not in ("training", "idle", "startup")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitScore:
+    """SCI per a further unit, as SCI for AI has them."""
+
+    unit: str
+    units: float
+    score_g: float
+    """g CO2e per unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeStep:
+    """One row of the bridge from the ledger to SCI."""
+
+    name: str
+    kg: float
+    is_total: bool
+    """Whether it is the sum of all rows above that are no totals."""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +58,12 @@ class SCI:
     """TiR over all clients: training, and waiting where idle draw is in the ledger."""
     boundary: tuple[str, ...]
     """What is in the score and what is not, in sentences."""
+    per: tuple[UnitScore, ...] = ()
+    """Per training token and per FLOP, where their number was given."""
 
     @property
     def score_g(self) -> float:
-        """g CO2e per functional unit."""
+        """Return the score, g CO2e per functional unit."""
         return G_PER_KG * (self.operational_kg + (self.embodied_kg or 0.0)) / self.units
 
 
@@ -55,19 +80,34 @@ class Scope2:
     """Hourly, at direct intensity: what scope 2 asks for where the ledger counts the life cycle. None where not known."""
     notes: tuple[str, ...]
 
+    @property
+    def reported_kg(self) -> float | None:
+        """Return the figure to report: direct where it exists, else the ledger's own."""
+        return self.hourly_kg if self.direct_kg is None else self.direct_kg
+
+    @property
+    def reported_factor(self) -> str:
+        """Return which emissions the reported figure counts."""
+        return self.factor if self.direct_kg is None else "direct"
+
 
 def embodied_share_kg(device_kg: float, reserved_hours: float, lifetime_years: float, share: float = 1.0) -> float:
-    """M = TE x (TiR / EL) x (RR / ToR), kg: 1,000 kg over 4 years are 28.5 g an hour."""
+    """Return M = TE x (TiR / EL) x (RR / ToR), kg: 1,000 kg over 4 years are 28.5 g an hour."""
     return device_kg * reserved_hours / (lifetime_years * HOURS_PER_YEAR) * share
 
 
 def functional_units(settings: ReportSettings, *, rounds: int, client_rounds: int, accuracy: float | None) -> float:
-    """R: as given, or counted where the functional unit is one that the run knows."""
+    """Return R as given, or counted if the run knows the functional unit."""
     if settings.units is not None:
         return settings.units
     name = unit_name(settings.functional_unit)
     counted: dict[str, float] = {RUN: 1.0, "run": 1.0, "round": rounds, "client-round": client_rounds}
     counted["accuracy point"] = 100.0 * (accuracy or 0.0)
+    counted |= {unit: units for unit, units in ((TOKEN, settings.tokens), (FLOP, settings.flops)) if units is not None}
+    if name in (TOKEN, FLOP) and name not in counted:
+        raise ScenarioError(
+            f"How many of {name!r} the run made is not in its file: give the number with --{'tokens' if name == TOKEN else 'flops'}."
+        )
     if name not in counted:
         known = ", ".join(f"'{one}'" for one in counted if one != "run")
         raise ScenarioError(
@@ -79,40 +119,70 @@ def functional_units(settings: ReportSettings, *, rounds: int, client_rounds: in
 
 
 def unit_name(text: str) -> str:
-    """`per round`, `Round` and `rounds` are `round`; a text of the user's own stays as it is."""
+    """Return the unit's name: `per round`, `Round` and `rounds` are `round`; other texts stay as they are."""
     name = " ".join(text.split())
     name = name[4:] if name.lower().startswith("per ") else name
     plain = name.lower().replace("client round", "client-round")
     plain = plain[:-1] if plain.endswith("s") else plain
-    return plain if plain in (RUN, "run", "round", "client-round", "accuracy point") else name
+    plain = {"token": TOKEN, "flop": FLOP}.get(plain, plain)
+    return plain if plain in (RUN, "run", "round", "client-round", "accuracy point", TOKEN, FLOP) else name
 
 
 def sci(
     plan: Plan, work: Sequence[Work], total_kg: float, energy_kwh: float, units: float, settings: ReportSettings
 ) -> SCI:
-    """The score of a run."""
+    """Return the SCI score of a run."""
     pue_of = {str(name): float(pue) for name, pue in zip(plan.problem.fleet.names, plan.problem.fleet.pue, strict=True)}
     pue_of[""] = plan.problem.server.pue if plan.problem.server is not None else 1.0
-    # Only sites without a PUE of their own: theirs is in the ledger's energy already.
-    plain = [one for one in work if pue_of.get(one.client, 1.0) == 1.0]
+    # Only sites without a PUE of their own: theirs is in the ledger's energy already. The network is at no site.
+    plain = [one for one in work if pue_of.get(one.client, 1.0) == 1.0 and one.cause != "network"]
     more = (settings.pue or 1.0) - 1.0
     hours = reserved_hours(plan, work)
     embodied = settings.embodied_total_kg
     if settings.embodied_kg is not None:
         embodied = embodied_share_kg(settings.embodied_kg, hours, settings.lifetime_years)
+    operational = math.fsum([total_kg, *(more * one.kg for one in plain)])
+    grams = G_PER_KG * (operational + (embodied or 0.0))
+    given = [(TOKEN, settings.tokens), (FLOP, settings.flops)]
     return SCI(
-        operational_kg=math.fsum([total_kg, *(more * one.kg for one in plain)]),
+        operational_kg=operational,
         embodied_kg=embodied,
         units=units,
         functional_unit=unit_name(settings.functional_unit),
         energy_kwh=math.fsum([energy_kwh, *(more * one.energy_kwh for one in plain)]),
         reserved_hours=hours,
         boundary=_boundary(plan, work, settings, hours, pue_of),
+        per=tuple(UnitScore(unit=name, units=n, score_g=grams / n) for name, n in given if n is not None),
     )
 
 
+def bridge(found: Account, score: SCI, settings: ReportSettings) -> tuple[BridgeStep, ...]:
+    """Return the steps from the ledger's lines to the emissions that SCI divides, every one a row."""
+    by_cause = {group.key[0]: group for group in found.by_cause.groups}
+    steps = [
+        BridgeStep(
+            name=CAUSES.get(cause, cause),
+            kg=by_cause[cause].kg if cause in by_cause else 0.0,
+            is_total=False,
+            note="" if cause in by_cause else "no line",
+        )
+        for cause in {**CAUSES, **by_cause}
+    ]
+    steps.append(BridgeStep(name="the ledger's total", kg=found.total_kg, is_total=True, note="sum of all lines"))
+    more = "not given" if settings.pue is None else f"--pue {settings.pue:g}; the scenario's PUE is in the lines above"
+    overhead = score.operational_kg - found.total_kg
+    steps.append(BridgeStep(name="PUE of sites without one", kg=overhead, is_total=False, note=more))
+    steps.append(BridgeStep(name="O, operational", kg=score.operational_kg, is_total=True))
+    embodied = score.embodied_kg or 0.0
+    how = "not given" if score.embodied_kg is None else f"{score.reserved_hours:g} device-hours"
+    how = "given in total" if settings.embodied_total_kg is not None else how
+    steps.append(BridgeStep(name="M, embodied", kg=embodied, is_total=False, note=how))
+    steps.append(BridgeStep(name="O + M", kg=score.operational_kg + embodied, is_total=True))
+    return tuple(steps)
+
+
 def reserved_hours(plan: Plan, work: Sequence[Work]) -> float:
-    """Hours for which the clients' devices were kept for the run, all together."""
+    """Return the hours for which the clients' devices were reserved for the run, summed over clients."""
     slot_hours = plan.problem.traces.slot_minutes / 60
     round_hours = (plan.problem.round_minutes or plan.problem.traces.slot_minutes) / 60
     waiting = {one.client: one.slots * slot_hours for one in work if one.cause == "idle"}
@@ -131,8 +201,11 @@ def _boundary(
         f"Idle draw of {idle} of {len(plan.problem.fleet)} clients is in it."
         if idle
         else "Idle draw is not in it: the scenario gives none (idle_w). SCI asks for reserved energy too.",
-        "The server is in it." if "server" in causes else "The server and the network are not in it: none was given.",
     ]
+    charged = [name for cause, name in _BESIDE.items() if cause in causes]
+    absent = [name for cause, name in _BESIDE.items() if cause not in causes]
+    said += [f"In it beside training: {', '.join(charged)}."] if charged else []
+    said += [f"Not in it, since nothing was given or charged: {', '.join(absent)}."] if absent else []
     if settings.pue is not None:
         said.append(f"PUE {settings.pue:g} was applied to the sites for which the scenario has none.")
     said.append(f"The scenario has a PUE for {known} of {len(plan.problem.fleet)} clients; theirs is in the ledger.")
@@ -156,7 +229,7 @@ def scope2(
     annual: AnnualAverage,
     data: str | None,
 ) -> Scope2:
-    """Location-based emissions, hour by hour; `energy` is kWh by zone and slot."""
+    """Return location-based emissions, hour by hour; `energy` is kWh by zone and slot."""
     factor = plan.problem.traces.factor
     notes = [
         "Scope 2 of whoever buys the clients' electricity; for a coordinator who does not, it is scope 3.",
@@ -175,13 +248,17 @@ def scope2(
         direct, said = _direct_kg(plan, energy, data)
         notes.insert(1, said)
         direct = None if direct is None else direct + kg_without_energy
+        shown = (
+            "The direct figure is shown first" if direct is not None else "The life-cycle figure is shown in its place"
+        )
+        notes.insert(0, f"{shown}: scope 2 counts what is emitted where electricity is generated.")
     if kg_without_energy:
         notes.append(f"{kg_without_energy:.4f} kg without energy are counted as they were given.")
     return Scope2(factor=factor, hourly_kg=total_kg, annual_kg=annual.kg, direct_kg=direct, notes=tuple(notes))
 
 
 def _direct_kg(plan: Plan, energy: Mapping[tuple[str, int], float], data: str | None) -> tuple[float | None, str]:
-    """The ledger's energy at direct intensity, where the user's data or the typical year has it."""
+    """Return the ledger's energy at direct intensity, kg, if the user's data or the typical year has it."""
     traces = plan.problem.traces
     typical = bool(traces.provenance) and all(one.source == TYPICAL_SOURCE for one in traces.provenance)
     if not energy or (data is None and not typical):

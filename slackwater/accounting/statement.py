@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from slackwater import time_source
 from slackwater._version import __version__
 from slackwater.accounting import standards
 from slackwater.accounting.account import Account, account
@@ -19,11 +20,15 @@ from slackwater.accounting.comparison import (
     same_budget_without_slack,
     same_work_without_slack,
 )
+from slackwater.accounting.evidence import CheckedLine, DataSource, checked_line, data_sources
 from slackwater.accounting.planned import PlannedAndRealised, planned_and_realised
-from slackwater.accounting.reading import Cell, Snapshot, Work, snapshot
+from slackwater.accounting.reading import Snapshot, snapshot
 from slackwater.accounting.settings import ReportSettings
 from slackwater.accounting.uncertainty import Uncertainty, uncertainty
 from slackwater.carbon.traces import Provenance
+from slackwater.ledger.kinds import KINDS
+from slackwater.ledger.queries import Cell, Figures, Work
+from slackwater.ledger.run import RunKind
 from slackwater.planning.plan import Plan
 from slackwater.units import iso
 
@@ -32,6 +37,7 @@ from slackwater.units import iso
 class RunFacts:
     """What run it is."""
 
+    kind: RunKind
     id: str
     folder: str
     created_at: str
@@ -63,6 +69,20 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """Who reports, when, and over which time."""
+
+    organisation: str | None
+    preparer: str | None
+    prepared_on: str
+    """Date of the report."""
+    period_start: str | None
+    """Start of the first slot with a charge; None where nothing was charged."""
+    period_end: str | None
+    """End of the last one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
     """Where one zone's intensity comes from, and what it was like over the run."""
 
@@ -80,6 +100,9 @@ class Statement:
     """A report's contents."""
 
     run: RunFacts
+    preparation: Preparation
+    figures: Figures
+    """What status and dashboard show too."""
     account: Account
     planned: PlannedAndRealised
     series: tuple[Series, ...]
@@ -87,17 +110,36 @@ class Statement:
     same_budget: SameBudget
     annual: AnnualAverage
     sci: standards.SCI
+    bridge: tuple[standards.BridgeStep, ...]
+    """From the ledger's lines to what SCI divides."""
+    sources: tuple[DataSource, ...]
+    checked: CheckedLine | None
     scope2: standards.Scope2
     uncertainty: Uncertainty
     settings: ReportSettings
     plan: Plan
     work: tuple[Work, ...]
 
+    def __repr__(self) -> str:
+        """Show the run and its emissions on one line."""
+        return f"Statement({self.run.kind} run {self.run.folder!r}, {self.run.status}: {self.account.total_kg:.4g} kg)"
+
     def to_dict(self) -> dict[str, Any]:
-        """The statement as JSON holds it."""
-        sections = ("run", "planned", "same_work", "same_budget", "annual", "scope2", "uncertainty", "settings")
-        found: dict[str, Any] = {name: asdict(getattr(self, name)) for name in sections}
+        """Return the statement as JSON holds it."""
+        sections = (
+            "run", "preparation", "figures", "planned", "same_work", "same_budget", "annual", "uncertainty", "settings",
+        )  # fmt: skip
+        found: dict[str, Any] = {"kind": self.run.kind, "about": KINDS[self.run.kind].sentence}
+        found |= {name: asdict(getattr(self, name)) for name in sections}
+        found["settings"]["prepared_on"] = self.preparation.prepared_on
         found["slackwater"] = __version__
+        found["scope2"] = asdict(self.scope2) | {
+            "reported_kg": self.scope2.reported_kg,
+            "reported_factor": self.scope2.reported_factor,
+        }
+        found["bridge"] = [asdict(step) for step in self.bridge]
+        found["sources"] = [asdict(one) for one in self.sources]
+        found["checked"] = None if self.checked is None else asdict(self.checked)
         found["account"] = asdict(self.account) | {
             name: [dict(zip(part.by, group.key, strict=True)) | _amounts(group) for group in part.groups]
             for name, part in self.breakdowns()
@@ -123,24 +165,44 @@ def _statement(run: Snapshot, settings: ReportSettings) -> Statement:
     found = account(run, cells)
     rounds, client_rounds = run.rounds_done()
     accuracy = run.accuracy()
+    in_force = run.in_force(run.plan, done=run.status == "done", spent_kg=run.spent_kg)
+    figures = run.figures(in_force)
     units = standards.functional_units(settings, rounds=rounds, client_rounds=client_rounds, accuracy=accuracy)
     annual = annual_average(run.plan, _energy_by_zone(cells), found.kg_without_energy, settings.data)
+    score = standards.sci(run.plan, work, found.total_kg, found.energy_kwh, units, settings)
     return Statement(
         run=_facts(run, rounds, client_rounds, accuracy),
+        preparation=_preparation(run, settings),
+        figures=figures,
         account=found,
-        planned=planned_and_realised(run),
+        planned=planned_and_realised(run, in_force),
         series=tuple(_series(run.plan, one) for one in _provenance(run.plan)),
         same_work=same_work_without_slack(run.plan, work),
         same_budget=same_budget_without_slack(run),
         annual=annual,
-        sci=standards.sci(run.plan, work, found.total_kg, found.energy_kwh, units, settings),
+        sci=score,
+        bridge=standards.bridge(found, score, settings),
+        sources=data_sources(run),
+        checked=checked_line(run),
         scope2=standards.scope2(
             run.plan, found.total_kg, found.kg_without_energy, run.energy_by_zone_slot(), annual, settings.data
         ),
-        uncertainty=uncertainty(found, cells, run.unsettled_kg(), settings),
+        uncertainty=uncertainty(found, cells, figures.unsettled_kg, settings),
         settings=settings,
         plan=run.plan,
         work=work,
+    )
+
+
+def _preparation(run: Snapshot, settings: ReportSettings) -> Preparation:
+    problem, by_scenario = run.plan.problem, run.plan.problem.reported_by
+    lines, first, last, _ = run.extent()
+    return Preparation(
+        organisation=settings.organisation or by_scenario.get("organisation"),
+        preparer=settings.preparer or by_scenario.get("preparer"),
+        prepared_on=(settings.prepared_on or time_source.now().date()).isoformat(),
+        period_start=iso(problem.slot_start(first)) if lines else None,
+        period_end=iso(problem.slot_start(last + 1)) if lines else None,
     )
 
 
@@ -154,6 +216,7 @@ def _energy_by_zone(cells: list[Cell]) -> dict[str, float]:
 def _facts(run: Snapshot, rounds: int, client_rounds: int, accuracy: float | None) -> RunFacts:
     plan, problem = run.plan, run.plan.problem
     return RunFacts(
+        kind=run.kind,
         id=run.id,
         folder=str(run.folder),
         created_at=run.created_at,
@@ -184,7 +247,7 @@ def _facts(run: Snapshot, rounds: int, client_rounds: int, accuracy: float | Non
 
 
 def _provenance(plan: Plan) -> list[Provenance]:
-    """Of every zone of the plan, also of one about which nothing is known."""
+    """Return the provenance of every zone of the plan, also of one about which nothing is known."""
     known = {one.zone: one for one in plan.problem.traces.provenance}
     return [known.get(zone, Provenance(zone=zone, source="unknown")) for zone in plan.problem.traces.zones]
 

@@ -6,14 +6,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from slackwater.accounting.account import Account
-from slackwater.accounting.reading import Cell
+from slackwater.accounting.account import Account, share_of
 from slackwater.accounting.settings import ReportSettings
+from slackwater.ledger.queries import Cell
 
 MEANING = {
     "actual": "measured or reported for that hour by the source",
     "forecast": "expected when it was charged",
     "estimated": "filled in or estimated by the source",
+    "bound": "a stated upper bound, until the actual value is known",
     "synthetic": "typical profiles, not measured: shows the method, and is no evidence of real emissions",
 }
 
@@ -34,7 +35,7 @@ class Uncertainty:
 
 
 def uncertainty(account: Account, cells: Sequence[Cell], unsettled_kg: float, settings: ReportSettings) -> Uncertainty:
-    """What can be said about how sure the total is."""
+    """Return what is known about how certain the total is."""
     charged = [cell for cell in cells if cell.kind == "charge"]
     given = [value for value in (settings.intensity_uncertainty, settings.energy_uncertainty) if value is not None]
     relative = math.hypot(*given) if given else None
@@ -62,11 +63,12 @@ def _sentences(account: Account, charged: Sequence[Cell], unsettled_kg: float, s
     kinds = {cell.intensity_kind for cell in charged}
     methods = {cell.method for cell in charged}
     for difference in account.differences:
-        share = difference.absolute_kg / difference.charged_kg if difference.charged_kg else math.nan
+        share = share_of(difference.absolute_kg, difference.charged_kg)
+        unsigned = f" and {share} without signs" if share else ""
         what = "Settled against actual intensity" if difference.kind == "settlement" else "Corrected"
         said.append(
             f"{what}: {difference.lines:,} charges of {difference.charged_kg:.4f} kg, by {difference.kg:+.4f} kg "
-            f"together and {share:.1%} without signs."
+            f"together{unsigned}."
         )
     if kinds & {"forecast", "bound"}:
         said.append(f"{unsettled_kg:.4f} kg rest on forecasts, or on upper bounds, that no actual value has replaced.")
@@ -77,10 +79,7 @@ def _sentences(account: Account, charged: Sequence[Cell], unsettled_kg: float, s
             "No energy was measured: it is power x time as the scenario gives them. How far that is from the meter is "
             "not quantified."
         )
-    for name, value in (
-        ("intensity", settings.intensity_uncertainty),
-        ("energy", settings.energy_uncertainty),
-    ):
+    for name, value in (("intensity", settings.intensity_uncertainty), ("energy", settings.energy_uncertainty)):
         said.append(
             f"Of the {name}: ± {value:.1%}, as given by the user."
             if value is not None

@@ -1,4 +1,4 @@
-"""What is wrong with a file's numbers and times, in words that name the file, the line and the fix."""
+"""Check a file's numbers and times; errors name the file, the line and the fix."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLEAN_LIFECYCLE_G_PER_KWH = 70.0
 
 
 def numbers(path: Path, column: str, cells: Sequence[str], lines: Sequence[int]) -> NDArray[np.float64]:
-    """The cells as g/kWh, NaN for an empty one; anything else that is not a plausible intensity is refused."""
+    """Return the cells as g/kWh, NaN for an empty one; reject anything that is not a plausible intensity."""
 
     def refuse(i: int, why: str) -> DataError:
         return DataError(f"{path}, line {lines[i]}: {column} is {cells[i]!r}; {why}")
@@ -34,7 +34,7 @@ def numbers(path: Path, column: str, cells: Sequence[str], lines: Sequence[int])
     try:
         values = np.array([float(cell) if cell else np.nan for cell in cells])
     except ValueError:
-        i = next(i for i, cell in enumerate(cells) if cell and not _is_number(cell))
+        i = next(i for i, cell in enumerate(cells) if cell and not is_number(cell))
         comma = " Write decimals with a point." if "," in cells[i] else ""
         raise refuse(i, f"that is not a number. {IF_MISSING}{comma}") from None
     given = np.array([bool(cell) for cell in cells])
@@ -53,7 +53,8 @@ def numbers(path: Path, column: str, cells: Sequence[str], lines: Sequence[int])
     return values
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Return whether a text is a number."""
     try:
         float(cell)
     except ValueError:
@@ -62,10 +63,10 @@ def _is_number(cell: str) -> bool:
 
 
 def check_unit(path: Path, values: Mapping[Factor, NDArray[np.float64]]) -> None:
-    """Refuse kg/kWh given as g/kWh.
+    """Reject kg/kWh given as g/kWh.
 
-    Life-cycle intensity settles it: wind, water and nuclear power alone have 5 to 25 g/kWh, so no grid is below 2.
-    Direct intensity may truly be near 0 (Quebec, Sweden), so it is judged by its own size only where there is no other.
+    Life-cycle intensity decides: wind, water and nuclear power alone have 5 to 25 g/kWh, so no grid is below 2.
+    Direct intensity may truly be near 0 (Quebec, Sweden), so its own size counts only where there is no other.
     """
     known = {factor: column[~np.isnan(column)] for factor, column in values.items()}
     direct, lifecycle = known.get("direct", np.empty(0)), known.get("lifecycle", np.empty(0))
@@ -88,7 +89,7 @@ def check_unit(path: Path, values: Mapping[Factor, NDArray[np.float64]]) -> None
 
 
 def check_repeats(path: Path, minutes: NDArray[np.int64], lines: Sequence[int]) -> None:
-    """Refuse a time that is given twice, and recognise local time with daylight saving by where it is."""
+    """Reject a time that is given twice, and recognise local time with daylight saving by where it is."""
     order = np.argsort(minutes, kind="stable")
     ordered = minutes[order]
     twice = np.flatnonzero(np.diff(ordered) == 0)
@@ -112,7 +113,7 @@ def check_repeats(path: Path, minutes: NDArray[np.int64], lines: Sequence[int]) 
 
 
 def native_step(path: Path, minutes: NDArray[np.int64], lines: Sequence[int]) -> int:
-    """Minutes between values: the commonest distance of at most an hour. Times must lie on the full steps of UTC."""
+    """Return the minutes between values: the commonest distance of at most an hour. Times must be full steps of UTC."""
     distances, counts = np.unique(np.diff(np.unique(minutes)), return_counts=True)
     coarse = re.search("daily|monthly|yearly", path.stem)
     if not distances.size and not coarse:

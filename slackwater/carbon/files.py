@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +25,14 @@ from slackwater.errors import DataError
 from slackwater.units import G_PER_KG, iso
 
 TIDY_COLUMNS: dict[Factor, str] = {"direct": "ci_direct_g_per_kwh", "lifecycle": "ci_lca_g_per_kwh"}
+_LONGEST_MINUTES = 100 * 366 * 24 * 60
 _ZONE_YEAR = re.compile(r"(?P<zone>.+)_\d{4}(_\w+)?", re.ASCII)
 _PORTAL_INTENSITY = re.compile(r"carbon intensity.*\((?P<factor>direct|lca|life cycle)\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntensityFile:
-    """A file that was recognised by its header; its values are not read yet."""
+    """Describe a file that was recognised by its header; its values are not read yet."""
 
     path: Path
     zone: str
@@ -41,13 +43,13 @@ class IntensityFile:
 
     @property
     def label(self) -> str:
-        """Folder and name: enough to tell files apart in outputs, the same on every machine."""
+        """Return folder and name, which are the same on every machine."""
         return f"{self.path.parent.name}/{self.path.name}" if self.path.parent.name else self.path.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What lies at a path."""
+    """List the files at a path."""
 
     files: Mapping[str, Sequence[IntensityFile]]
     """By zone, in the order of zones."""
@@ -55,31 +57,27 @@ class Found:
     """CSV files that could not be recognised, and why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _FileValues:
-    """The rows of one file by time."""
+class _FileValues(NamedTuple):
+    """The rows of one file: `minutes` [row] since 1970, ascending, and values [row], NaN where missing."""
 
     file: IntensityFile
     step_minutes: int
     minutes: NDArray[np.int64]
-    """[row], since 1970, ascending."""
     g_per_kwh: Mapping[Factor, NDArray[np.float64]]
-    """[row], NaN where missing."""
 
 
 def find_files(source: Path) -> Found:
-    """The files at `source`, a CSV file or a folder of them; only headers and first rows are read."""
-    if source.is_dir():
-        paths = sorted(path for path in source.iterdir() if path.suffix.lower() == ".csv" and path.is_file())
-        if not paths:
-            raise DataError(f"The folder {source} has no CSV files. Name the one that holds <ZONE>_<YEAR>.csv files.")
-    elif source.exists():
-        return Found(files={(file := _recognise(source)).zone: [file]}, rejected={})
-    else:
+    """Return the files at `source`, a CSV file or a folder; only headers and first rows are read."""
+    if not source.exists():
         raise DataError(
             f"There is no file or folder {source}. Name a CSV file or a folder of them, or 'typical' for the built-in "
             "profiles."
         )
+    if not source.is_dir():
+        return Found(files={(file := _recognise(source)).zone: [file]}, rejected={})
+    paths = sorted(path for path in source.iterdir() if path.suffix.lower() == ".csv" and path.is_file())
+    if not paths:
+        raise DataError(f"The folder {source} has no CSV files. Name the one that holds <ZONE>_<YEAR>.csv files.")
     files: dict[str, list[IntensityFile]] = {}
     rejected: dict[Path, DataError] = {}
     for path in paths:
@@ -95,13 +93,13 @@ def find_files(source: Path) -> Found:
 
 
 def zone_in_name(path: Path) -> str | None:
-    """The zone in a name like `SE-SE3_2022.csv` or `SE-SE3_2022_hourly.csv`."""
+    """Return the zone in a name like `SE-SE3_2022.csv` or `SE-SE3_2022_hourly.csv`."""
     match = _ZONE_YEAR.fullmatch(path.stem)
     return match["zone"] if match else None
 
 
 def read_zone(files: Sequence[IntensityFile]) -> ZoneSeries:
-    """One zone's files, usually of several years, as one series; what lies between them is missing."""
+    """Read one zone's files, usually of several years, as one series; what lies between them is missing."""
     parts = [_read(file) for file in files]
     step = min(part.step_minutes for part in parts)
     # 60 is a multiple of every step, but 15 and 20 have no common one: refuse rather than resample.
@@ -110,12 +108,16 @@ def read_zone(files: Sequence[IntensityFile]) -> ZoneSeries:
         raise DataError(f"{odd.file.path} has values every {odd.step_minutes} minutes, other files of its zone {step}.")
     start = min(int(part.minutes[0]) for part in parts)
     end = max(int(part.minutes[-1]) + part.step_minutes for part in parts)
+    if end - start > _LONGEST_MINUTES:  # the array over all of it would fill the memory
+        raise DataError(
+            f"Zone {files[0].zone}: the times in {', '.join(file.label for file in files)} reach from {iso(moment(start))} to "
+            f"{iso(moment(end - step))}. Is a year mistyped?"
+        )
     steps = (end - start) // step
     owner = np.full(steps, -1)
     grams = {factor: np.full(steps, np.nan) for factor in FACTORS}
     for i, part in enumerate(parts):
-        times = part.step_minutes // step
-        where = ((part.minutes - start) // step)[:, np.newaxis] + np.arange(times)
+        where = ((part.minutes - start) // step)[:, np.newaxis] + np.arange(part.step_minutes // step)
         taken = np.argwhere(owner[where] >= 0)
         if taken.size:
             row, column = taken[0]
@@ -128,17 +130,15 @@ def read_zone(files: Sequence[IntensityFile]) -> ZoneSeries:
         for factor, values in part.g_per_kwh.items():
             grams[factor][where] = values[:, np.newaxis]
     return ZoneSeries(
-        zone=files[0].zone,
-        source=", ".join(file.label for file in files),
-        start_minute=start,
-        step_minutes=step,
+        zone=files[0].zone, source=", ".join(file.label for file in files), start_minute=start, step_minutes=step,
         steps=steps,
         intensity={factor: values / G_PER_KG for factor, values in grams.items() if not np.all(np.isnan(values))},
-    )
+        from_file=True,
+    )  # fmt: skip
 
 
 def has_factor(file: IntensityFile, factor: Factor) -> bool:
-    """Whether a file has any value of a factor; much quicker than reading it."""
+    """Return whether a file has any value of a factor; much quicker than reading it."""
     column = file.columns.get(factor)
     if column is None:
         return False
@@ -149,7 +149,7 @@ def has_factor(file: IntensityFile, factor: Factor) -> bool:
 
 @contextmanager
 def _rows(path: Path) -> Iterator[Iterator[tuple[int, list[str]]]]:
-    """Line numbers and cells of a CSV file, without blank lines; what cannot be read as text is refused in words."""
+    """Yield line numbers and cells of a CSV file, without blank lines."""
     try:
         # utf-8-sig: spreadsheets put a byte-order mark in front.
         with path.open(encoding="utf-8-sig", newline="") as text:
@@ -225,28 +225,22 @@ def _read(file: IntensityFile) -> _FileValues:
     }
     check_unit(file.path, values)
     order = np.argsort(minutes)
-    return _FileValues(
-        file=file,
-        step_minutes=step,
-        minutes=minutes[order],
-        g_per_kwh={factor: column[order] for factor, column in values.items()},
-    )
+    return _FileValues(file, step, minutes[order], {factor: column[order] for factor, column in values.items()})
 
 
 def _minute(file: IntensityFile, stamp: str, line: int) -> int:
+    where = f"{file.path}, line {line}: {stamp!r}"
     try:
         when = datetime.fromisoformat(stamp)
     except ValueError:
-        raise DataError(
-            f"{file.path}, line {line}: {stamp!r} is not a time. Write it like 2022-01-01T00:00Z."
-        ) from None
+        raise DataError(f"{where} is not a time. Write it like 2022-01-01T00:00Z.") from None
     if when.tzinfo is None:
         if file.zone_column is None:
             raise DataError(
-                f"{file.path}, line {line}: {stamp!r} has no time zone. Add Z if it is UTC ({stamp}Z), or its offset "
-                "(like +01:00) if it is local time."
+                f"{where} has no time zone. Add Z if it is UTC ({stamp}Z), or its offset (like +01:00) if it is local "
+                "time."
             )
         when = when.replace(tzinfo=UTC)
     if when.second or when.microsecond:
-        raise DataError(f"{file.path}, line {line}: {stamp!r} is not a full minute.")
+        raise DataError(f"{where} is not a full minute.")
     return int(when.timestamp()) // 60  # `minute_of`, three times as fast

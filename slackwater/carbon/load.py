@@ -1,39 +1,26 @@
-"""The way in: carbon intensity from files or from the built-in typical profiles, as `Traces`."""
+"""Load carbon intensity from files or from the built-in typical profiles, as `Traces`."""
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
 from slackwater.carbon.files import Found, find_files, has_factor, read_zone, zone_in_name
-from slackwater.carbon.series import (
-    CLOCKS_FORWARD,
-    ZoneSeries,
-    describe_gaps,
-    fill,
-    gaps_of,
-    hours_in,
-    minute_of,
-    moment,
-    skipped_by_clocks,
-    to_slots,
-)
+from slackwater.carbon.series import ZoneSeries, check_slots, filled_slots, gaps_of, hours_in, minute_of, moment
 from slackwater.carbon.traces import FACTORS, Factor, Provenance, Traces
 from slackwater.errors import DataError, ScenarioError
+from slackwater.registry import nearest
 from slackwater.units import iso, utc
 
 logger = logging.getLogger(__name__)
 
-TYPICAL = "typical"
-TYPICAL_SOURCE = "typical (synthetic)"
-TYPICAL_START = datetime(2022, 1, 1, tzinfo=UTC)
-TYPICAL_HOURS = 8760
+TYPICAL, TYPICAL_SOURCE = "typical", "typical (synthetic)"
+TYPICAL_START, TYPICAL_HOURS = datetime(2022, 1, 1, tzinfo=UTC), 8760
 NAMED = 12
 """How many zones a message lists."""
 
@@ -45,9 +32,8 @@ class ZoneInfo:
     zone: str
     source: str
     first: datetime
-    """Start of the first hour, aware UTC."""
     last: datetime
-    """Start of the last hour, aware UTC."""
+    """Starts of the first and the last hour, aware UTC."""
     factors: tuple[Factor, ...]
     missing_hours: Mapping[Factor, int]
     """By factor: hours between the first and the last in which a value is missing."""
@@ -66,11 +52,19 @@ def load_traces(
     slot_minutes: int = 60,
     fill_hours: int = 0,
 ) -> Traces:
-    """Intensity of zones over the slots of a common range.
+    """Load the intensity of zones, kg CO2e/kWh, over the slots of a common range.
 
-    `source` is "typical" (synthetic profiles), a CSV file or a folder of them. Without `zones` it is every zone there,
-    without `start` and `hours` all that the zones share. Gaps inside the range are an error, unless they are at most
-    `fill_hours` long: those are filled by straight lines and listed in the provenance.
+    Args:
+        source: "typical" (synthetic profiles), a CSV file or a folder of them.
+        zones: Default: every zone of the source.
+        start: Start of the first slot. Default: the first slot that all zones have.
+        hours: Length of the range. Default: up to the last slot that all zones have.
+        factor: Emission factor, "direct" or "lifecycle".
+        slot_minutes: Length of a slot.
+        fill_hours: Longest gap to fill by a straight line; the provenance lists what was filled.
+
+    Raises:
+        DataError: A longer gap, a range outside the data, or a file that cannot be read.
     """
     _check_settings(zones, hours, factor, slot_minutes, fill_hours)
     asked = None if start is None else utc(start, "start")
@@ -87,45 +81,33 @@ def load_traces(
     begin, end = _range(series, asked, hours, slot_minutes)
     rows, provenance, problems = [], [], []
     for one in series:
-        gaps = [
-            gap for gap in gaps_of(one, factor) if gap.start_minute < end and gap.start_minute + gap.minutes > begin
-        ]
-        short = [gap for gap in gaps if not gap.at_edge and gap.minutes <= 60 * fill_hours]
-        left = [gap for gap in gaps if gap not in short]
-        if left:
-            problems.append(describe_gaps(one, factor, left, begin, end, fill_hours))
+        try:
+            row, filled = filled_slots(one, factor, begin, end, slot_minutes, fill_hours)
+        except DataError as error:
+            problems.append(str(error))
             continue
-        filled = tuple(iso(moment(hour)) for hour in hours_in(short, begin, end))
-        if filled:
-            doubt = CLOCKS_FORWARD if any(skipped_by_clocks(gap) for gap in short) else ""
-            logger.warning(
-                "Zone %s: filled %d hours by interpolation: %s.%s", one.zone, len(filled), ", ".join(filled), doubt
-            )
-        rows.append(to_slots(one, fill(one.intensity[factor], short), begin, end, slot_minutes))
-        provenance.append(
-            Provenance(zone=one.zone, source=one.source, synthetic=one.synthetic, filled_hours=filled),
-        )
+        rows.append(row)
+        provenance.append(Provenance(zone=one.zone, source=one.source, synthetic=one.synthetic, filled_hours=filled))
     if problems:
         raise DataError("\n".join(problems))
     return Traces(
-        zones=tuple(one.zone for one in series),
-        start=moment(begin),
-        intensity=np.array(rows),
-        factor=factor,
-        slot_minutes=slot_minutes,
-        provenance=tuple(provenance),
-    )
+        zones=tuple(one.zone for one in series), start=moment(begin), intensity=np.array(rows), factor=factor,
+        slot_minutes=slot_minutes, provenance=tuple(provenance),
+    )  # fmt: skip
 
 
 def available_zones(source: str | Path = TYPICAL) -> list[ZoneInfo]:
-    """What can be loaded from a source, by zone."""
-    if source == TYPICAL:
-        series = _typical_year()
-    else:
+    """Return what can be loaded from a source, by zone."""
+    if source != TYPICAL:
         found = find_files(Path(source))
         _settle_rejected(found, None)
-        series = [read_zone(files) for files in found.files.values()]
-    return [_info(one) for one in series]
+        return [_info(read_zone(files)) for files in found.files.values()]
+    by_zone: dict[str, ZoneSeries] = {}
+    for factor in FACTORS:
+        for one in _typical_series(None, TYPICAL_START, TYPICAL_HOURS, factor):
+            known = by_zone[one.zone].intensity if one.zone in by_zone else {}
+            by_zone[one.zone] = replace(one, intensity={**known, **one.intensity})
+    return [_info(by_zone[zone]) for zone in sorted(by_zone)]
 
 
 def _check_settings(
@@ -133,15 +115,9 @@ def _check_settings(
 ) -> None:
     if factor not in FACTORS:
         raise ScenarioError(f"factor is {factor!r}; choose 'direct' or 'lifecycle'.")
-    if slot_minutes < 1 or (60 % slot_minutes and (slot_minutes % 60 or 1440 % slot_minutes)):
-        raise ScenarioError(
-            f"slot_minutes is {slot_minutes}; a slot is a whole part of an hour (15, 20, 30, 60) or whole hours that "
-            "divide a day (120, 180, 240, 360, 480, 720, 1440)."
-        )
+    check_slots(slot_minutes, fill_hours)
     if hours is not None and (hours < 1 or hours * 60 % slot_minutes):
         raise ScenarioError(f"hours is {hours}; give a whole number of {slot_minutes}-minute slots, at least one.")
-    if fill_hours < 0:
-        raise ScenarioError(f"fill_hours is {fill_hours}; give 0 to fill no gaps, or the longest gap to fill in hours.")
     if zones is None:
         return
     if isinstance(zones, str):
@@ -156,12 +132,12 @@ def _check_settings(
 def _range(
     series: Sequence[ZoneSeries], asked: datetime | None, hours: int | None, slot_minutes: int
 ) -> tuple[int, int]:
-    """Begin and end, in minutes since 1970: as asked, or whole slots of what all zones share."""
+    """Return begin and end, minutes since 1970: as asked, or whole slots of what all zones share."""
     first, last = max(one.start_minute for one in series), min(one.end_minute for one in series)
     begin = minute_of(asked) if asked else -(-first // slot_minutes) * slot_minutes
     end = begin + 60 * hours if hours else last // slot_minutes * slot_minutes
     if asked is None and hours is None and begin >= end:
-        listed = ", ".join(f"{one.zone} {_cover(one)}" for one in series[:NAMED])
+        listed = ", ".join(f"{one.zone} {one.cover}" for one in series[:NAMED])
         raise DataError(
             f"The zones share no {slot_minutes}-minute slot: {listed}. Take zones or files of the same time."
         )
@@ -169,12 +145,8 @@ def _range(
         if not one.start_minute <= begin < end <= one.end_minute:
             to = f"to {iso(moment(end))}" if begin < end else "and later"
             wanted = f"{iso(moment(begin))} {to}"
-            raise DataError(f"Zone {one.zone} ({one.source}) covers {_cover(one)}; {wanted} lies outside of it.")
+            raise DataError(f"Zone {one.zone} ({one.source}) covers {one.cover}; {wanted} lies outside of it.")
     return begin, end
-
-
-def _cover(series: ZoneSeries) -> str:
-    return f"{iso(moment(series.start_minute))} to {iso(moment(series.end_minute))}"
 
 
 def _file_series(source: Path, zones: Sequence[str] | None, factor: Factor) -> list[ZoneSeries]:
@@ -191,7 +163,7 @@ def _file_series(source: Path, zones: Sequence[str] | None, factor: Factor) -> l
 
 
 def _settle_rejected(found: Found, zones: Sequence[str] | None) -> None:
-    """A file that is named like data of a wanted zone must be readable; a stray CSV is only mentioned."""
+    """Raise the error of a rejected file that is named like a wanted zone; log that of any other CSV file."""
     for path, error in found.rejected.items():
         zone = zone_in_name(path)
         if zone is not None and (zones is None or zone in zones):
@@ -212,61 +184,31 @@ def _typical_series(zones: Sequence[str] | None, start: datetime, hours: int, fa
     begin = minute_of(start) // 60 * 60
     steps = hours + (begin < minute_of(start))
     intensity = typical_intensity(wanted, moment(begin), steps, factor)
-    return [
-        ZoneSeries(
-            zone=zone,
-            source=TYPICAL_SOURCE,
-            start_minute=begin,
-            step_minutes=60,
-            steps=steps,
-            intensity={factor: row},
-            synthetic=True,
-        )
-        for zone, row in zip(wanted, intensity, strict=True)
-    ]
-
-
-def _typical_year() -> list[ZoneSeries]:
-    """The default range of every typical zone, with all the factors it has."""
-    by_zone: dict[str, ZoneSeries] = {}
-    for factor in FACTORS:
-        for one in _typical_series(None, TYPICAL_START, TYPICAL_HOURS, factor):
-            known = by_zone[one.zone].intensity if one.zone in by_zone else {}
-            by_zone[one.zone] = ZoneSeries(
-                zone=one.zone,
-                source=one.source,
-                start_minute=one.start_minute,
-                step_minutes=one.step_minutes,
-                steps=one.steps,
-                intensity={**known, **one.intensity},
-                synthetic=True,
-            )
-    return [by_zone[zone] for zone in sorted(by_zone)]
+    whole = ZoneSeries(
+        zone="", source=TYPICAL_SOURCE, start_minute=begin, step_minutes=60, steps=steps, intensity={}, synthetic=True
+    )
+    return [replace(whole, zone=zone, intensity={factor: row}) for zone, row in zip(wanted, intensity, strict=True)]
 
 
 def _info(series: ZoneSeries) -> ZoneInfo:
     factors = tuple(factor for factor in FACTORS if factor in series.intensity)
+    begin, end = series.start_minute, series.end_minute
     return ZoneInfo(
-        zone=series.zone,
-        source=series.source,
-        first=moment(series.start_minute // 60 * 60),
-        last=moment((series.end_minute - 1) // 60 * 60),
+        zone=series.zone, source=series.source, first=moment(begin // 60 * 60), last=moment((end - 1) // 60 * 60),
         factors=factors,
-        missing_hours={
-            factor: len(hours_in(gaps_of(series, factor), series.start_minute, series.end_minute)) for factor in factors
-        },
+        missing_hours={factor: len(hours_in(gaps_of(series, factor), begin, end)) for factor in factors},
         mean_kg_per_kwh={factor: float(np.nanmean(series.intensity[factor])) for factor in factors},
         synthetic=series.synthetic,
-    )
+    )  # fmt: skip
 
 
 def _check_zones(wanted: Iterable[str], known: Iterable[str], where: str) -> None:
-    names = {zone.upper(): zone for zone in known}
+    names = list(known)
     for zone in wanted:
-        if zone not in names.values():
-            close = difflib.get_close_matches(zone.upper(), names, n=3)
-            hint = f" Did you mean {' or '.join(names[name] for name in close)}?" if close else ""
-            raise ScenarioError(f"There is no zone {zone!r} in {where}.{hint} There are {_listed(names.values())}.")
+        if zone not in names:
+            close = nearest(zone, names, most=3)
+            hint = f" Did you mean {' or '.join(close)}?" if close else ""
+            raise ScenarioError(f"There is no zone {zone!r} in {where}.{hint} There are {_listed(names)}.")
 
 
 def _no_factor(without: Sequence[str], factor: Factor, having: Sequence[str], where: str) -> ScenarioError:

@@ -1,7 +1,8 @@
-"""One zone's intensity on its own regular steps, gaps included; and what is done about gaps and slots."""
+"""One zone's intensity on its own regular steps: its gaps, and its means over slots."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,10 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater.carbon.traces import Factor
+from slackwater.errors import DataError, ScenarioError
 from slackwater.units import iso
+
+logger = logging.getLogger(__name__)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 GAPS_NAMED = 5
+SPRING, AUTUMN = (3, 9, 10), (4, 10, 11)
+"""Months in which an hour is skipped, and in which it comes twice, in the north and in the south."""
+CLOCKS_FORWARD = (
+    " An hour is missing where clocks go forward: the file looks like it is in local time with daylight saving. If so,"
+    " give the times in UTC."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,11 +42,17 @@ class ZoneSeries:
     intensity: Mapping[Factor, NDArray[np.float64]]
     """[step], kg CO2e/kWh, NaN where missing; no entry for a factor without a single value."""
     synthetic: bool = False
+    from_file: bool = False
 
     @property
     def end_minute(self) -> int:
-        """End of the last step, minutes since 1970 UTC."""
+        """Return the end of the last step, minutes since 1970 UTC."""
         return self.start_minute + self.steps * self.step_minutes
+
+    @property
+    def cover(self) -> str:
+        """Return the range of the series as text."""
+        return f"{iso(moment(self.start_minute))} to {iso(moment(self.end_minute))}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,24 +64,40 @@ class Gap:
     start_minute: int
     minutes: int
     at_edge: bool
-    """Whether values are missing up to the start or the end of the data, so that nothing can be interpolated."""
+    """Whether values are missing up to the start or the end of the data, where nothing can be interpolated."""
+
+    @property
+    def skipped_by_clocks(self) -> bool:
+        """Whether this is the gap that local time with daylight saving has in spring."""
+        return self.minutes == 60 and looks_like_clock_change(self.start_minute, SPRING)
 
     def __str__(self) -> str:
         return f"{self.minutes / 60:g} h from {iso(moment(self.start_minute))}"
 
 
 def moment(minute: int) -> datetime:
-    """The aware UTC time of a minute since 1970."""
+    """Return the aware UTC time of a minute since 1970."""
     return EPOCH + timedelta(minutes=int(minute))
 
 
 def minute_of(when: datetime) -> int:
-    """Minutes since 1970 of an aware time, rounded down."""
+    """Return the minutes since 1970 of an aware time, rounded down."""
     return (when - EPOCH) // timedelta(minutes=1)
 
 
+def check_slots(slot_minutes: int, fill_hours: int) -> None:
+    """Raise ScenarioError if slots do not divide an hour or a day, or if `fill_hours` is negative."""
+    if slot_minutes < 1 or (60 % slot_minutes and (slot_minutes % 60 or 1440 % slot_minutes)):
+        raise ScenarioError(
+            f"slot_minutes is {slot_minutes}; a slot is a whole part of an hour (15, 20, 30, 60) or whole hours that "
+            "divide a day (120, 180, 240, 360, 480, 720, 1440)."
+        )
+    if fill_hours < 0:
+        raise ScenarioError(f"fill_hours is {fill_hours}; give 0 to fill no gaps, or the longest gap to fill in hours.")
+
+
 def gaps_of(series: ZoneSeries, factor: Factor) -> list[Gap]:
-    """Every run of missing values, in order."""
+    """Return every run of missing values, in order."""
     missing = np.isnan(series.intensity[factor]).astype(np.int8)
     edges = np.flatnonzero(np.diff(missing, prepend=0, append=0))
     return [
@@ -81,7 +113,7 @@ def gaps_of(series: ZoneSeries, factor: Factor) -> list[Gap]:
 
 
 def hours_in(gaps: list[Gap], begin: int, end: int) -> list[int]:
-    """Starts (minutes since 1970) of the hours of [begin, end) in which a value is missing."""
+    """Return the starts (minutes since 1970) of the hours of [begin, end) in which a value is missing."""
     hours: set[int] = set()
     for gap in gaps:
         low, high = max(gap.start_minute, begin), min(gap.start_minute + gap.minutes, end)
@@ -91,7 +123,7 @@ def hours_in(gaps: list[Gap], begin: int, end: int) -> list[int]:
 
 
 def fill(values: NDArray[np.float64], gaps: list[Gap]) -> NDArray[np.float64]:
-    """The values with these gaps filled by straight lines between their neighbours."""
+    """Return the values with these gaps filled by straight lines between their neighbours."""
     known = np.flatnonzero(~np.isnan(values))
     filled = values.copy()
     for gap in gaps:
@@ -103,7 +135,7 @@ def fill(values: NDArray[np.float64], gaps: list[Gap]) -> NDArray[np.float64]:
 def to_slots(
     series: ZoneSeries, values: NDArray[np.float64], begin: int, end: int, slot_minutes: int
 ) -> NDArray[np.float64]:
-    """Means [slot] over the slots of [begin, end), minutes since 1970, which must lie inside the series.
+    """Return the means [slot] over [begin, end), minutes since 1970, which must lie inside the series.
 
     A value holds for its whole step, so a slot shorter than the step repeats it.
     """
@@ -123,23 +155,26 @@ def looks_like_clock_change(start_minute: int, months: tuple[int, ...]) -> bool:
     return when.month in months and when.weekday() == 6 and when.hour < 4
 
 
-SPRING = (3, 9, 10)
-"""Months in which an hour is skipped, in the north and in the south."""
-AUTUMN = (4, 10, 11)
-"""Months in which an hour comes twice."""
-CLOCKS_FORWARD = (
-    " An hour is missing where clocks go forward: the file looks like it is in local time with daylight saving. If so,"
-    " give the times in UTC."
-)
-
-
-def skipped_by_clocks(gap: Gap) -> bool:
-    """Whether a gap is the one that local time with daylight saving has in spring."""
-    return gap.minutes == 60 and looks_like_clock_change(gap.start_minute, SPRING)
+def filled_slots(
+    series: ZoneSeries, factor: Factor, begin: int, end: int, slot_minutes: int, fill_hours: int
+) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    """Return the means [slot] over [begin, end) and the hours that were filled; raise DataError for a longer gap."""
+    gaps = [gap for gap in gaps_of(series, factor) if gap.start_minute < end and gap.start_minute + gap.minutes > begin]
+    short = [gap for gap in gaps if not gap.at_edge and gap.minutes <= 60 * fill_hours]
+    if len(short) < len(gaps):
+        raise DataError(
+            describe_gaps(series, factor, [gap for gap in gaps if gap not in short], begin, end, fill_hours)
+        )
+    filled = tuple(iso(moment(hour)) for hour in hours_in(short, begin, end))
+    if filled:
+        doubt = CLOCKS_FORWARD if series.from_file and any(gap.skipped_by_clocks for gap in short) else ""
+        hours = ", ".join(filled)
+        logger.warning("Zone %s: filled %d hours by interpolation: %s.%s", series.zone, len(filled), hours, doubt)
+    return to_slots(series, fill(series.intensity[factor], short), begin, end, slot_minutes), filled
 
 
 def describe_gaps(series: ZoneSeries, factor: Factor, gaps: list[Gap], begin: int, end: int, fill_hours: int) -> str:
-    """What is missing in [begin, end) and what the user can do about it; `gaps` are those that were not filled."""
+    """Return what is missing in [begin, end), and what to do about it; `gaps` are those that were not filled."""
     count = len(hours_in(gaps, begin, end))
     named = ", ".join(str(gap) for gap in gaps[:GAPS_NAMED])
     if len(gaps) > GAPS_NAMED:
@@ -147,7 +182,7 @@ def describe_gaps(series: ZoneSeries, factor: Factor, gaps: list[Gap], begin: in
     beyond = f" that fill_hours={fill_hours} does not fill" if fill_hours else ""
     hours = "1 hour" if count == 1 else f"{count:,} hours"
     text = f"Zone {series.zone} ({series.source}) lacks {hours} of {factor} intensity{beyond}: {named}."
-    if any(skipped_by_clocks(gap) for gap in gaps):
+    if any(gap.skipped_by_clocks for gap in gaps):
         text += CLOCKS_FORWARD
     bounds = [begin, *(bound for gap in gaps for bound in (gap.start_minute, gap.start_minute + gap.minutes)), end]
     pairs = [(low, high) for low, high in list(pairwise(bounds))[::2] if low < high]

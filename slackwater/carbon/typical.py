@@ -15,7 +15,6 @@ Direct and life-cycle intensity of a zone differ in curve, noise and main harmon
 from __future__ import annotations
 
 import csv
-import difflib
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 
 from slackwater.carbon.traces import FACTORS, Factor
 from slackwater.errors import ScenarioError
+from slackwater.registry import nearest
 from slackwater.units import G_PER_KG, iso, utc
 
 TABLE = "typical_parameters.csv"
@@ -48,12 +48,8 @@ def _wave_names(name: str, harmonics: int) -> tuple[str, ...]:
     return tuple(f"{name}_{wave}{k}" for k in range(1, harmonics + 1) for wave in ("cos", "sin"))
 
 
-SHAPE_COLUMNS = (
-    *_wave_names("year", _YEARLY),
-    *_wave_names("week", _WEEKLY),
-    *_wave_names("day", _DAILY),
-    *_wave_names("winter_day", _WINTER),
-)
+_WAVES = {"year": _YEARLY, "week": _WEEKLY, "day": _DAILY, "winter_day": _WINTER}
+SHAPE_COLUMNS = tuple(name for wave, harmonics in _WAVES.items() for name in _wave_names(wave, harmonics))
 NOISE_COLUMNS = tuple(f"noise_{hours}h" + "_daily" * cycles for hours, cycles in NOISE)
 LATENT_COLUMNS = tuple(f"latent_{k}" for k in range(LATENT))
 CURVE_COLUMNS = tuple(f"g_per_kwh_at_{knot:+.1f}" for knot in KNOTS)
@@ -65,7 +61,7 @@ DIRECT_COLUMNS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ZoneParameters:
-    """What the table says of a zone and factor."""
+    """Hold the parameters of a zone and factor."""
 
     shape: NDArray[np.float64]
     """[harmonic], standard scores, in the order of `SHAPE_COLUMNS`."""
@@ -79,7 +75,7 @@ class ZoneParameters:
 
 @cache
 def parameters(factor: Factor) -> dict[str, ZoneParameters]:
-    """The table as the package ships it: the zones that have the factor."""
+    """Return the table of the package: the zones that have the factor."""
     own = DIRECT_COLUMNS if factor == "direct" else {}
     text = files("slackwater.carbon").joinpath(TABLE).read_text(encoding="utf-8")
     level = own.get(CURVE_COLUMNS[0], CURVE_COLUMNS[0])
@@ -88,24 +84,17 @@ def parameters(factor: Factor) -> dict[str, ZoneParameters]:
     def numbers(row: dict[str, str], columns: Sequence[str]) -> NDArray[np.float64]:
         return np.array([float(row[own.get(column, column)]) for column in columns])
 
-    return {
-        row["zone"]: ZoneParameters(
-            shape=numbers(row, SHAPE_COLUMNS),
-            noise=numbers(row, NOISE_COLUMNS),
-            latent=numbers(row, LATENT_COLUMNS),
-            curve=numbers(row, CURVE_COLUMNS),
-        )
-        for row in rows
-    }
+    columns = {"shape": SHAPE_COLUMNS, "noise": NOISE_COLUMNS, "latent": LATENT_COLUMNS, "curve": CURVE_COLUMNS}
+    return {row["zone"]: ZoneParameters(**{name: numbers(row, columns[name]) for name in columns}) for row in rows}
 
 
 def typical_zones(factor: Factor | None = None) -> tuple[str, ...]:
-    """Zones that can be asked for; with a factor, those that have it."""
+    """Return the zones; with a factor, those that have it."""
     return tuple(parameters(factor or "lifecycle"))
 
 
 def typical_intensity(zones: Sequence[str], start: datetime, hours: int, factor: Factor) -> NDArray[np.float64]:
-    """Synthetic intensity [zone, hour], kg/kWh, from any full hour on; an hour's value is the same in every call."""
+    """Return synthetic intensity [zone, hour], kg/kWh, from a full hour on; an hour has the same value in every call."""
     begin = utc(start, "start")
     if begin != begin.replace(minute=0, second=0, microsecond=0):
         raise ScenarioError(f"start {iso(begin)} is not a full hour, and the typical intensity is hourly. Round it.")
@@ -125,7 +114,7 @@ def typical_intensity(zones: Sequence[str], start: datetime, hours: int, factor:
 
 
 def shape_waves(start: datetime, hours: int) -> NDArray[np.float64]:
-    """The waves [harmonic, hour] of `SHAPE_COLUMNS`; the calendar gives their phases."""
+    """Return the waves [harmonic, hour] of `SHAPE_COLUMNS`; the calendar gives their phases."""
     moment = np.datetime64(start.replace(tzinfo=None), "h") + np.arange(hours)
     year = moment.astype("datetime64[Y]")
     year_start, year_end = year.astype("datetime64[h]"), (year + 1).astype("datetime64[h]")
@@ -136,7 +125,7 @@ def shape_waves(start: datetime, hours: int) -> NDArray[np.float64]:
 
 
 def shape(weights: NDArray[np.float64], waves: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A zone's score [hour] but for the noise."""
+    """Return a zone's score [hour] without the noise."""
     score = np.zeros(waves.shape[1])
     for weight, wave in zip(weights, waves, strict=True):  # a matrix product's last bits may differ with the range
         score += weight * wave
@@ -144,7 +133,7 @@ def shape(weights: NDArray[np.float64], waves: NDArray[np.float64]) -> NDArray[n
 
 
 def noise(zone: str, parts: NDArray[np.float64], latent: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A zone's noise [hour], circular; `parts` and `latent` as in the table."""
+    """Return a zone's noise [hour], circular; `parts` and `latent` as in the table."""
     own = np.sqrt(max(0.0, 1.0 - float(np.sum(latent**2))))
     white = own * _white(zlib.crc32(zone.encode()))  # by name, so that another zone in the table changes nothing here
     for k, weight in enumerate(latent):
@@ -156,7 +145,7 @@ def noise(zone: str, parts: NDArray[np.float64], latent: NDArray[np.float64]) ->
 
 @cache
 def noise_spectra() -> NDArray[np.float64]:
-    """Power [part, frequency] of each part of the noise at variance 1."""
+    """Return the power [part, frequency] of each part of the noise at variance 1."""
     frequency = np.arange(NOISE_HOURS // 2 + 1)
     days = NOISE_HOURS // 24
     spectra = []
@@ -176,7 +165,7 @@ def _check(zone: str, factor: Factor) -> None:
         raise ScenarioError(f"factor {factor!r} is unknown; choose {' or '.join(FACTORS)}.")
     if zone not in typical_zones():
         parts = [other for other in typical_zones() if other.startswith(zone.upper() + "-")]  # of IT, say
-        near = parts[:8] or difflib.get_close_matches(zone.upper(), typical_zones(), n=4, cutoff=0.4)
+        near = parts[:8] or nearest(zone, typical_zones(), most=4, cutoff=0.4)
         hint = f"Did you mean {', '.join(near)}?" if near else f"It has {', '.join(typical_zones())}."
         raise ScenarioError(f"The typical data has no zone {zone!r}. {hint} For any other zone, give a file.")
     if zone not in typical_zones(factor):
@@ -194,13 +183,13 @@ def _zone_noise(zone: str, factor: Factor) -> NDArray[np.float64]:
 
 @cache
 def _white(stream: int) -> NDArray[np.complex128]:
-    """Random phases [frequency] at equal strength: the noise made of it has its spectrum exactly, not on average."""
+    """Return random phases [frequency] of equal strength: the noise has its spectrum exactly, not on average."""
     phase = np.random.Generator(np.random.PCG64([SEED, stream])).random(NOISE_HOURS // 2 + 1)
     result: NDArray[np.complex128] = np.exp(2j * np.pi * phase)
     return result
 
 
 def _waves(phase: NDArray[np.float64], harmonics: int) -> NDArray[np.float64]:
-    """Cosine and sine [2 * harmonic, hour] of a phase in cycles."""
+    """Return cosine and sine [2 * harmonic, hour] of a phase in cycles."""
     angles = 2 * np.pi * phase * np.arange(1, harmonics + 1)[:, None]
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).reshape(2 * harmonics, -1)

@@ -3,144 +3,122 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from slackwater.carbon import Traces, load_traces
-from slackwater.carbon.load import TYPICAL
+from slackwater import time_source
+from slackwater.api import period
+from slackwater.atomic import write_whole
+from slackwater.carbon import Traces
 from slackwater.cli.options import (
     ListOf,
     Time,
     chart_option,
     console,
     data_option,
+    draw,
     fill_option,
-    filled,
     json_option,
+    option,
     print_json,
     say,
 )
 from slackwater.config import Scenario, load_scenario
 from slackwater.errors import DataError, InfeasibleError, ScenarioError
 from slackwater.forecasting.files import ForecastArchive, read_archive
-from slackwater.planning.fleet import Client, Fleet
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan
 from slackwater.planning.problem import Problem
-from slackwater.planning.storage import write_whole
 from slackwater.replanning import Backtest, Settings, backtest, replay_before, spread_starts
 from slackwater.replanning.adversarial import ADVERSARIAL
 from slackwater.replanning.choices import archive_actuals, backtest_forecaster
 from slackwater.replanning.summary import as_csv, summarise
-from slackwater.report import charts
 from slackwater.report.backtests import backtest_chart, backtest_table
 from slackwater.units import iso
 
-_PERIOD = re.compile(r"^(\d+)h$")
-
-
-def period(text: str) -> int | None:
-    """Hours of '6h', or None for 'never'."""
-    if text.lower() == "never":
-        return None
-    match = _PERIOD.match(text.lower())
-    if match is None or int(match[1]) == 0:
-        raise ValueError
-    return int(match[1])
+_PAST = timedelta(days=56)
+"""Of actuals before the first start, where providers are asked."""
 
 
 @click.command("backtest")
 @click.argument("scenario", type=click.Path(path_type=Path))
-@click.option(
+@option(
     "--start",
     type=Time(),
     metavar="TIME",
     help="First start, like 2023-07-12T00:00Z; 14 days into the data by default.",
 )
-@click.option(
-    "--repeat",
-    type=click.IntRange(1),
-    default=10,
-    show_default=True,
-    help="Starts, spread evenly from the first to the last that fits.",
+@option(
+    "--repeat", type=click.IntRange(1), default=10, help="Starts, spread evenly from the first to the last that fits."
 )
-@click.option(
+@option(
     "--forecast",
     "forecasts",
     type=ListOf(str, "forecast"),
     default="persistence",
-    show_default=True,
     metavar="NAME,..",
     help="persistence, same-hour-mean, ridge, file, blend, error-model, oracle; or as wrong as can be: "
     f"{', '.join(ADVERSARIAL)}.",
 )
-@click.option(
+@option(
     "--forecasts",
     "archive",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    callback=filled,
     help="Forecasts that a provider issued, for 'file' and 'blend': a CSV file or a folder of them.",
 )
-@click.option(
+@option(
     "--replan",
     "replans",
     type=ListOf(period, "period like 24h, 6h or 1h, or never"),
     default="6h",
-    show_default=True,
     metavar="24h|6h|1h|never,..",
     help="How often what is left is planned anew.",
 )
-@click.option(
+@option(
     "--reserve",
     type=float,
     default=Settings().reserve,
-    show_default=True,
     metavar="P",
     help="Probability with which a plan is meant to keep the budget (0 keeps nothing back).",
 )
-@click.option(
+@option(
     "--bound",
     type=float,
     default=Settings().margin,
-    show_default=True,
     metavar="FACTOR",
     help="How far the upper bound of intensity lies beyond the largest rise and level of the last four weeks.",
 )
-@click.option(
+@option(
     "--lag",
     type=click.IntRange(0),
     default=1,
-    show_default=True,
     metavar="SLOTS",
     help="Slots after its end until a slot's actual is known.",
 )
-@click.option(
+@option(
     "--budget-rounds",
     type=click.IntRange(1),
     metavar="N",
     help="At every start, budget what all clients emit in its first N slots (instead of budget_kg).",
 )
-@click.option(
+@option(
     "--actuals",
     type=click.Choice(["data", "forecasts"]),
     default="data",
-    show_default=True,
     help="Settle with the scenario's data, or with the actuals in the forecast files (some providers count differently).",
 )
-@click.option(
+@option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
-    callback=filled,
     help="Save backtests.csv and summary.json here.",
 )
 @chart_option("planned and realised kg, objective and unused budget")
@@ -166,12 +144,12 @@ def command(
     as_json: bool,
 ) -> None:
     """Run a SCENARIO in the past: plan on the forecasts of the time, settle with what came, and compare with perfect foresight."""
-    asked = load_scenario(scenario)
+    asked = load_scenario(scenario, data=data, fill_hours=fill_hours)
     issued = _archive(asked, archive) if archive is not None else None
-    truth = _truth(asked, scenario, data, fill_hours, issued, actuals)
+    truth = _truth(asked, issued, actuals, start)
     ways = [_settings(hours, truth.slot_minutes, reserve, bound) for hours in replans]
-    chosen = {name: backtest_forecaster(name, truth, issued) for name in forecasts}
-    slots = _horizon(asked)
+    chosen = {name: backtest_forecaster(name, truth, issued, lag=lag) for name in forecasts}
+    slots = asked.horizon
     starts = spread_starts(truth, slots, repeat, first=start)
     runs: list[Backtest] = []
     with _bar(len(starts) * len(chosen) * len(ways)) as advance:
@@ -188,16 +166,8 @@ def command(
     _show(runs, truth, stated, out, chart, as_json)
 
 
-COMMANDS = (command,)
-
-
 def _show(
-    runs: list[Backtest],
-    truth: Traces,
-    stated: dict[str, float],
-    out: Path | None,
-    chart: Path | None,
-    as_json: bool,
+    runs: list[Backtest], truth: Traces, stated: dict[str, float], out: Path | None, chart: Path | None, as_json: bool
 ) -> None:
     summaries = summarise(runs)
     data = {
@@ -213,9 +183,7 @@ def _show(
             out / "summary.json", json.dumps({key: data[key] for key in ("settings", "summary")}, indent=1) + "\n"
         )
         say(f"saved {out / 'backtests.csv'} and {out / 'summary.json'}")
-    if chart is not None:
-        charts.save(backtest_chart(runs, synthetic=truth.synthetic, slot_minutes=truth.slot_minutes), chart)
-        say(f"drew {chart}")
+    draw(chart, lambda: backtest_chart(runs, synthetic=truth.synthetic, slot_minutes=truth.slot_minutes))
     if as_json:
         print_json(data)
     else:
@@ -223,7 +191,7 @@ def _show(
 
 
 def _oracle(problem: Problem) -> Plan:
-    """The plan with perfect foresight; where there is none at all, the start is named."""
+    """Return the plan with perfect foresight; if there is none, the error names the start."""
     try:
         return plan(problem)
     except InfeasibleError as error:
@@ -241,45 +209,23 @@ def _settings(hours: int | None, slot_minutes: int, reserve: float, bound: float
     return Settings(replan_slots=slots, reserve=reserve, margin=bound)
 
 
-def _zones(scenario: Scenario) -> list[str]:
-    return sorted({section.zone for section in scenario.client})
-
-
 def _archive(scenario: Scenario, source: Path) -> ForecastArchive:
     if not source.exists():
         raise DataError(f"There are no forecasts at {source}.")
-    return read_archive(source, _zones(scenario), factor=scenario.data.factor)
+    return read_archive(source, scenario.zones, factor=scenario.data.factor)
 
 
-def _truth(
-    scenario: Scenario,
-    path: Path,
-    data: str | None,
-    fill_hours: int | None,
-    archive: ForecastArchive | None,
-    actuals: str,
-) -> Traces:
-    """All the actuals there are of the scenario's zones: what comes before a run is what its forecasts learn from."""
+def _truth(scenario: Scenario, archive: ForecastArchive | None, actuals: str, start: datetime | None) -> Traces:
+    """Return all actuals of the scenario's zones; forecasts learn from those before a run."""
     if actuals == "forecasts":
         if archive is None:
             raise ScenarioError("--actuals forecasts needs the files that have them: give --forecasts FOLDER.")
-        return archive_actuals(archive, _zones(scenario))
-    source = scenario.data.source if data is None else data
-    if not isinstance(source, str):
-        raise ScenarioError("A back-test takes its actuals from files, not from providers: give --data FOLDER.")
-    return load_traces(
-        source if data is not None or source == TYPICAL else path.parent / Path(source).expanduser(),
-        zones=_zones(scenario),
-        factor=scenario.data.factor,
-        slot_minutes=scenario.slot_minutes,
-        fill_hours=scenario.data.fill_hours if fill_hours is None else fill_hours,
-    )
-
-
-def _horizon(scenario: Scenario) -> int:
-    if scenario.deadline is None:
-        return scenario.rounds + (scenario.slack or 0)
-    return int((scenario.deadline - scenario.start).total_seconds() / 60 // scenario.slot_minutes)
+        return archive_actuals(archive, scenario.zones)
+    if not scenario.has_providers:
+        return scenario.actuals()
+    if start is None:
+        raise ScenarioError("Providers are asked for a period: give --start TIME, or --data FOLDER for files.")
+    return scenario.actuals(start - _PAST, time_source.now())
 
 
 def _problem(scenario: Scenario, truth: Traces, start: datetime, budget_rounds: int | None) -> Problem:
@@ -288,19 +234,8 @@ def _problem(scenario: Scenario, truth: Traces, start: datetime, budget_rounds: 
             "A back-test does not know max_parallel and [server] yet: what ties clients together can only be planned "
             "from the start. Take them out of the scenario."
         )
-    problem = Problem(
-        clients=Fleet.from_clients([Client(**section.model_dump()) for section in scenario.client]),
-        traces=truth,
-        start=start,
-        rounds=scenario.rounds,
-        slack=_horizon(scenario) - scenario.rounds,
-        budget_kg=scenario.budget_kg,
-        fine_tune=scenario.fine_tune,
-        recall=scenario.recall,
-        alpha=scenario.alpha,
-        round_minutes=scenario.round_minutes,
-        window=scenario.window,
-    )
+    moved = scenario.model_copy(update={"start": start, "deadline": None, "slack": scenario.horizon - scenario.rounds})
+    problem = moved.problem(truth)
     if budget_rounds is None:
         return problem
     if budget_rounds > problem.horizon:
@@ -312,7 +247,7 @@ def _problem(scenario: Scenario, truth: Traces, start: datetime, budget_rounds: 
 
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[], None]]:
-    """A bar with the time that is left, on a terminal; elsewhere nothing."""
+    """Show a bar with the time that is left, on a terminal only."""
     if not sys.stderr.isatty():
         yield lambda: None
         return

@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from slackwater.carbon.traces import Factor
-from slackwater.cli.options import ListOf, Time, chart_option, console, filled, json_option, print_json, say
+from slackwater.cli.options import ListOf, Time, chart_option, console, draw, json_option, option, print_json, say
 from slackwater.errors import DataError
 from slackwater.report import style
-from slackwater.report.canvas import new_figure, save, tidy
+from slackwater.report.canvas import new_figure, tidy
 from slackwater.units import G_PER_KG, iso
 
 if TYPE_CHECKING:
@@ -30,11 +30,10 @@ _HATCH = {"estimated": "////", "forecast": ""}
 
 
 def cache_option(command: Any) -> Any:
-    """--cache: which file."""
-    return click.option(
+    """Add --cache, the cache's file."""
+    return option(
         "--cache",
         type=click.Path(dir_okay=False, path_type=Path),
-        callback=filled,
         metavar="FILE",
         help="The cache's file; by default intensity.sqlite in $SLACKWATER_CACHE or in the user's cache folder.",
     )(command)
@@ -47,31 +46,24 @@ def data() -> None:
 
 @data.command()
 @click.argument("zones", type=ListOf(str, "zone"))
-@click.option("--start", type=Time(), required=True, metavar="TIME", help="First hour, like 2026-11-01T00:00Z.")
-@click.option("--end", type=Time(), required=True, metavar="TIME", help="End of the last hour.")
-@click.option(
-    "--kind",
-    type=click.Choice(("actual", "forecast")),
-    default="actual",
-    show_default=True,
-    help="What was, or what is expected.",
-)
-@click.option(
+@option("--start", type=Time(), required=True, metavar="TIME", help="First hour, like 2026-11-01T00:00Z.")
+@option("--end", type=Time(), required=True, metavar="TIME", help="End of the last hour.")
+@option("--kind", type=click.Choice(("actual", "forecast")), default="actual", help="What was, or what is expected.")
+@option(
     "--factor",
     type=click.Choice(("direct", "lifecycle", "marginal")),
     default="lifecycle",
-    show_default=True,
     help="Which emission factor to ask for.",
 )
-@click.option(
+@option(
     "--provider",
     "providers",
     type=ListOf(str, "provider"),
     metavar="P,..",
     help="Whom to ask, in this order; by default those that need no key and those whose key is there.",
 )
-@click.option("--mix-factors", is_flag=True, help="Take a provider's own factor where it has no other.")
-@click.option("--requests", type=click.IntRange(1), default=300, show_default=True, help="Most requests to make.")
+@option("--mix-factors", is_flag=True, help="Take a provider's own factor where it has no other.")
+@option("--requests", type=click.IntRange(1), default=300, help="Most requests in an hour.")
 @cache_option
 @json_option
 def fetch(
@@ -113,7 +105,7 @@ def fetch(
 
 
 @data.command()
-@click.option("--zone", callback=filled, metavar="ZONE", help="Only this zone.")
+@option("--zone", metavar="ZONE", help="Only this zone.")
 @chart_option("what is covered, zones by time")
 @cache_option
 @json_option
@@ -124,11 +116,9 @@ def show(zone: str | None, chart: Path | None, cache: Path | None, as_json: bool
 
     store = Cache(cache)
     covers = coverage(store.everything(zone))
-    if chart is not None:
-        if not covers:
-            raise DataError(f"There is nothing to draw in {store.path}. Fetch something first: slackwater data fetch")
-        save(coverage_chart(covers), chart)
-        say(f"drew {chart}")
+    if chart is not None and not covers:
+        raise DataError(f"There is nothing to draw in {store.path}. Fetch something first: slackwater data fetch")
+    draw(chart, lambda: coverage_chart(covers))
     if as_json:
         print_json({"cache": str(store.path), "covered": [_plain(cover) for cover in covers]})
     elif covers:
@@ -138,8 +128,8 @@ def show(zone: str | None, chart: Path | None, cache: Path | None, as_json: bool
 
 
 @data.command()
-@click.option("--zone", callback=filled, metavar="ZONE", help="Only this zone.")
-@click.option("--before", type=Time(), metavar="TIME", help="Only what ended by then.")
+@option("--zone", metavar="ZONE", help="Only this zone.")
+@option("--before", type=Time(), metavar="TIME", help="Only what ended by then.")
 @cache_option
 def clear(zone: str | None, before: datetime | None, cache: Path | None) -> None:
     """Forget what the cache holds, all of it or some; a damaged file is removed."""
@@ -150,11 +140,8 @@ def clear(zone: str | None, before: datetime | None, cache: Path | None) -> None
     say(f"removed {gone:,} values from {store.path}")
 
 
-COMMANDS = (data,)
-
-
 def coverage_chart(covers: Sequence[Cover]) -> Figure:
-    """Zones by time, a line for each zone, source and factor, coloured by kind."""
+    """Draw zones by time, a line for each zone, source and factor, coloured by kind."""
     lines = list(dict.fromkeys((cover.zone, cover.source, cover.factor) for cover in covers))
     figure = new_figure(style.TEXT_IN, 0.24 * len(lines) + 1.15)
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
@@ -181,10 +168,7 @@ def coverage_chart(covers: Sequence[Cover]) -> Figure:
     locator = AutoDateLocator(tz="UTC", minticks=3, maxticks=9)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz="UTC"))  # type: ignore[no-untyped-call]
-    axes.set_xlabel("time, UTC", fontsize=style.FONT_PT)
-    axes.grid(axis="x", color=style.RULE, linewidth=0.5)
-    axes.set_axisbelow(True)
-    tidy(axes, frame=("bottom",))
+    tidy(axes, frame=("bottom",), grid="x", xlabel="time, UTC")
     axes.tick_params(axis="y", length=0)
     axes.xaxis.get_offset_text().set_fontsize(style.FONT_PT)
     kinds = [kind for kind in _COLOURS if any(cover.kind == kind for cover in covers)]

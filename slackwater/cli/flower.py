@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from slackwater.cli.options import filled, say, seconds
+from slackwater.cli.options import filled, option, say, seconds
 from slackwater.cli.planning import scenario_argument
 from slackwater.errors import ScenarioError
 
@@ -24,31 +24,25 @@ def new(folder: Path) -> None:
 
     for path in new_app(folder):
         say(f"wrote {path}")
-    say(f"Try it: cd {folder} && slackwater run scenario.toml --app . --out run")
+    say(f"Try it: cd {folder} && slackwater rehearse scenario.toml --app . --out rehearsal")
 
 
 @click.command()
 @scenario_argument
 @click.argument("client")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.option(
+@option(
     "--seconds",
     "duration",
     type=float,
     default=30.0,
-    show_default=True,
     callback=seconds,
     help="How long to measure at rest, and under load.",
 )
-@click.option("--active-w", type=float, metavar="W", help="Watts while training, where they are known.")
-@click.option("--idle-w", type=float, metavar="W", help="Watts while waiting, where they are known.")
+@option("--active-w", type=float, metavar="W", help="Watts while training, where they are known.")
+@option("--idle-w", type=float, metavar="W", help="Watts while waiting, where they are known.")
 def calibrate(
-    scenario: Path,
-    client: str,
-    command: tuple[str, ...],
-    duration: float,
-    active_w: float | None,
-    idle_w: float | None,
+    scenario: Path, client: str, command: tuple[str, ...], duration: float, active_w: float | None, idle_w: float | None
 ) -> None:
     """Measure what this machine draws, and write it into a SCENARIO as the watts of a CLIENT.
 
@@ -70,6 +64,3 @@ def calibrate(
     power_w, rest_w = round(found.active_w, 1), round(found.idle_w, 1)
     write_watts(scenario, client, power_w=power_w, idle_w=rest_w)
     say(f"{client}: {power_w:g} W while training, {rest_w:g} W while waiting ({found.how}); written to {scenario}")
-
-
-COMMANDS: tuple[click.Command, ...] = (flower, calibrate)

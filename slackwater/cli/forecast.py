@@ -17,10 +17,11 @@ from slackwater.cli.options import (
     chart_option,
     console,
     data_option,
+    draw,
     factor_option,
     fill_option,
-    filled,
     json_option,
+    option,
     print_json,
     say,
 )
@@ -30,7 +31,6 @@ from slackwater.forecasting.files import ForecastArchive, read_archive
 from slackwater.forecasting.forecast import Forecaster
 from slackwater.forecasting.naive import Persistence, SameHourMean, slots_per_day
 from slackwater.forecasting.registry import NEED_ARCHIVE, NEED_TRUTH, forecaster
-from slackwater.report.canvas import save
 from slackwater.units import iso
 
 _OWN, _PROVIDER = "ridge", "provider"
@@ -39,33 +39,23 @@ _TAKE = 24
 
 @click.command()
 @click.argument("zones", type=ListOf(str, "zone"), required=False)
-@click.option("--hours", type=click.IntRange(1), default=96, show_default=True, help="Hours to forecast.")
-@click.option(
+@option("--hours", type=click.IntRange(1), default=96, help="Hours to forecast.")
+@option(
     "--method",
     metavar="NAME",
-    callback=filled,
     help="persistence, same-hour-mean, ridge or an installed one; with --forecasts also provider and blend. "
     "ridge unless told, blend with --forecasts.",
 )
-@click.option(
+@option(
     "--at", type=Time(), metavar="TIME", help="When to forecast, like 2022-06-01T00:00Z; the data's end unless told."
 )
-@click.option(
+@option(
     "--forecasts",
     metavar="FILE_OR_FOLDER",
-    callback=filled,
     help="A provider's forecasts beside actuals (<ZONE>_<provider>_forecast.csv), to blend with.",
 )
-@click.option(
-    "--backtest", "test", is_flag=True, help="How good it was: error by day ahead, share of the oracle's savings."
-)
-@click.option(
-    "--repeat",
-    type=click.IntRange(1),
-    default=12,
-    show_default=True,
-    help="Windows of the back-test, spread over the data.",
-)
+@option("--backtest", "test", is_flag=True, help="How good it was: error by day ahead, share of the oracle's savings.")
+@option("--repeat", type=click.IntRange(1), default=12, help="Windows of the back-test, spread over the data.")
 @chart_option("the forecast with its interval")
 @data_option
 @factor_option
@@ -108,17 +98,12 @@ def forecast(
             console().print(view.backtest_table(tests, sources[0].synthetic))
         return
     shown = [_forecast(source, _forecaster(method, archive), at, hours, archive) for source in sources]
-    if chart is not None:
-        save(view.forecast_chart(shown), chart)
-        say(f"drew {chart}")
+    draw(chart, lambda: view.forecast_chart(shown))
     if as_json:
         print_json([view.to_dict(one) for one in shown])
     else:
         screen = console()
         screen.print(view.forecast_table(shown, screen.width))
-
-
-COMMANDS = (forecast,)
 
 
 def _forecaster(method: str | None, archive: ForecastArchive | None) -> Forecaster:
@@ -151,7 +136,7 @@ def _forecast(
 
 
 def _last_issue(traces: Traces, archive: ForecastArchive) -> datetime:
-    """The first full hour at which the newest forecast is known, as long as there is history for it."""
+    """Return the first full hour at which the newest forecast is known, if there is history for it."""
     last = max(archive.of(zone).issued[-1] for zone in traces.zones)
     return min(datetime.fromtimestamp(-(-last // 1) * 3600, tz=traces.start.tzinfo), traces.end)
 
@@ -159,7 +144,7 @@ def _last_issue(traces: Traces, archive: ForecastArchive) -> datetime:
 def _tests(
     sources: Sequence[Traces], archive: ForecastArchive | None, method: str | None, hours: int, repeat: int
 ) -> list[BackTest]:
-    """The method and what it must beat, over the same windows."""
+    """Test the method and what it must beat, over the same windows."""
     chosen = _forecaster(method, archive)
     rivals: list[Forecaster] = [Persistence(), SameHourMean()]
     if archive is not None:

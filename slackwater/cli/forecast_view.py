@@ -44,7 +44,7 @@ class Shown:
 
 
 def to_dict(shown: Shown) -> dict[str, Any]:
-    """For JSON, kg CO2e/kWh."""
+    """Return the forecast for JSON, kg CO2e/kWh."""
     one = shown.forecast
     return {
         "start": iso(one.start),
@@ -66,7 +66,7 @@ def to_dict(shown: Shown) -> dict[str, Any]:
 
 
 def forecast_table(shown: Sequence[Shown], width: int) -> RenderableType:
-    """By zone and day: mean, interval and the cleanest hour; then a line of bars for each zone."""
+    """Show mean, interval and the cleanest hour by zone and day; then a line of bars for each zone."""
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for name in ("zone", "day", "mean", "low", "high", "cleanest hour"):
         table.add_column(name, justify="left" if name in ("zone", "cleanest hour") else "right", no_wrap=True)
@@ -83,7 +83,7 @@ def forecast_table(shown: Sequence[Shown], width: int) -> RenderableType:
         *(Text(f"by {source}", style="dim") for source in dict.fromkeys(one.forecast.source for one in shown)),
     ]
     if any(one.history.synthetic for one in shown):
-        notes.append(Text(f"{style.SYNTHETIC}: typical profiles, not measured", style="bold yellow"))
+        notes.append(style.synthetic_note())
     bars = [_bars(one.forecast, row, width) for one in shown for row in range(len(one.forecast.zones))]
     return Group(table, "", *bars, "", *notes)
 
@@ -103,7 +103,7 @@ def _add_days(table: Table, forecast: Forecast, row: int, zone: str) -> None:
 
 
 def _bars(forecast: Forecast, row: int, width: int) -> Text:
-    """The mean as a line of bars, as many slots to a bar as the width needs."""
+    """Return the mean as a line of bars, as many slots to a bar as the width needs."""
     values = forecast.mean[row]
     room = max(width - 30, 12)
     per_bar = -(-len(values) // room)
@@ -116,7 +116,7 @@ def _bars(forecast: Forecast, row: int, width: int) -> Text:
 
 
 def backtest_table(tests: Sequence[BackTest], synthetic: bool) -> RenderableType:
-    """The methods against each other, mean over the zones; then the first of them zone by zone."""
+    """Compare the methods by their mean over the zones; then show the first of them zone by zone."""
     methods = list(dict.fromkeys(test.method for test in tests))
     days = tests[0].mape.shape[1]
     summary = _shares_table("method", days)
@@ -146,7 +146,7 @@ def backtest_table(tests: Sequence[BackTest], synthetic: bool) -> RenderableType
         parts += ["", Text(f"{methods[0]}, by zone", style="bold"), by_zone]
     parts += ["", *(Text(note, style="dim") for note in notes)]
     if synthetic:
-        parts.append(Text(f"{style.SYNTHETIC}: typical profiles, not measured", style="bold yellow"))
+        parts.append(style.synthetic_note())
     return Group(*parts)
 
 
@@ -173,7 +173,7 @@ def _percent(values: Floats) -> str:
 
 
 def forecast_chart(shown: Sequence[Shown]) -> Figure:
-    """A panel for each zone: the last two days, the forecast with its interval, and what came where that is known."""
+    """Draw a panel for each zone: the last two days, the forecast with its interval, and the actuals that are known."""
     panels = [(one, row) for one in shown for row in range(len(one.forecast.zones))]
     drawn = panels[:_MOST_PANELS]
     across = 1 if len(drawn) == 1 else 2
@@ -233,6 +233,4 @@ def _draw(panel: Axes, shown: Shown, row: int) -> None:
     panel.xaxis.set_major_locator(locator)
     panel.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
     panel.xaxis.get_offset_text().set_fontsize(style.FONT_PT)
-    panel.grid(axis="y", color=style.RULE, linewidth=0.5)
-    panel.set_axisbelow(True)
-    tidy(panel)
+    tidy(panel, grid="y")

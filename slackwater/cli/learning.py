@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
-from slackwater import learning, rivals
+from slackwater import learning
+from slackwater.cli import lab
 from slackwater.cli.live import resume_live
-from slackwater.cli.options import chart_option, console, data_option, fill_option, filled, json_option, print_json, say
+from slackwater.cli.options import (
+    chart_option,
+    console,
+    data_option,
+    draw,
+    fill_option,
+    filled,
+    json_option,
+    option,
+    print_json,
+    say,
+    with_options,
+)
 from slackwater.cli.planning import read_problem, scenario_argument
 from slackwater.cli.progress import Bar
 from slackwater.errors import InfeasibleError
@@ -21,18 +34,15 @@ from slackwater.ledger.run import FILE, Run
 from slackwater.live.folder import is_live
 from slackwater.planning.baseline import SOLVER as NO_SLACK
 from slackwater.planning.baseline import no_slack_plan
-from slackwater.planning.plan import Plan
+from slackwater.planning.plan import MEMORY_DTYPES, Plan
 from slackwater.planning.problem import Problem
 from slackwater.planning.storage import plan_from_dict
 from slackwater.report import training as views
-from slackwater.report.canvas import save
 
 if TYPE_CHECKING:
     from slackwater.learning.result import Result
     from slackwater.learning.task import Task
-    from slackwater.rivals.guide import Probes
 
-F = TypeVar("F", bound=Callable[..., Any])
 BASELINE = "baseline"
 """Folder in a run's folder, there from the beginning if a baseline is to be trained: resume knows by it."""
 _TITLE = "no slack"
@@ -40,61 +50,54 @@ _EVALUATIONS = 12
 """In a run, unless told: enough for a curve, and little beside the training."""
 
 _OF_DATA = (
-    click.option(
-        "--task-data",
-        metavar="FOLDER",
-        callback=filled,
-        help="Where the data set's files are; else the cache, else they are fetched.",
+    option(
+        "--task-data", metavar="FOLDER", help="Where the data set's files are; else the cache, else they are fetched."
     ),
-    click.option("--partition", callback=filled, help="dirichlet (unless told), iid, shards or quantity."),
-    click.option("--beta", type=float, help="Of the partition: smaller is more uneven; 0.5 unless told."),
-    click.option("--seed", type=int, default=0, show_default=True, help="Of partition, model and batches."),
+    option("--partition", help="dirichlet (unless told), iid, shards or quantity."),
+    option("--beta", type=float, help="Of the partition: smaller is more uneven; 0.5 unless told."),
+    option("--seed", type=int, default=0, help="Of partition, model and batches."),
 )
 _OF_TRAINING = (
-    click.option(
-        "--task",
-        default="digits",
-        show_default=True,
-        callback=filled,
-        help="digits, mnist, fashion_mnist, cifar10, or a registered one.",
-    ),
+    option("--task", default="digits", help="digits, mnist, fashion_mnist, cifar10, or a registered one."),
     *_OF_DATA,
-    click.option("--model", metavar="NAME", help="Model variant of the task, like paper, paper-large or mlp."),
-    click.option("--devices", type=int, metavar="N", help="Cross-device: devices in the region of each client."),
-    click.option(
-        "--devices-per-slot", type=int, metavar="N", help="Cross-device: devices that train in a scheduled slot."
-    ),
-    click.option(
+    option("--model", metavar="NAME", help="Model variant of the task, like paper, paper-large or mlp."),
+    option("--devices", type=int, metavar="N", help="Cross-device: devices in the region of each client."),
+    option("--devices-per-slot", type=int, metavar="N", help="Cross-device: devices that train in a scheduled slot."),
+    option(
         "--device-kwh",
         type=float,
         metavar="KWH",
         help="Cross-device: energy of one device in a slot; then it is checked that the plan pays for all that train.",
     ),
-    click.option(
-        "--local-steps", type=int, default=30, show_default=True, help="Local SGD steps a round (the paper's tau)."
-    ),
-    click.option("--local-epochs", type=int, metavar="N", help="Local epochs a round, instead of steps."),
-    click.option("--batch-size", type=int, default=128, show_default=True, help="Samples a step."),
-    click.option("--lr", type=float, default=0.1, show_default=True, help="Local learning rate."),
-    click.option("--weight-decay", type=float, default=5e-4, show_default=True, help="Of the local SGD."),
-    click.option(
+    option("--local-steps", type=int, default=30, help="Local SGD steps a round (the paper's tau)."),
+    option("--local-epochs", type=int, metavar="N", help="Local epochs a round, instead of steps."),
+    option("--batch-size", type=int, default=128, help="Samples a step."),
+    option("--lr", type=float, default=0.1, help="Local learning rate."),
+    option("--weight-decay", type=float, default=5e-4, help="Of the local SGD."),
+    option(
         "--eval-every",
         type=int,
         metavar="ROUNDS",
         help=f"Rounds between evaluations, 0: only at the end; without it about {_EVALUATIONS} are made in a run.",
     ),
-    click.option("--server", default="plain", show_default=True, help="Server optimiser: plain, momentum or adam."),
-    click.option("--server-lr", type=float, metavar="RATE", help="Of the server optimiser."),
-    click.option(
+    option("--server", default="plain", help="Server optimiser: plain, momentum or adam."),
+    option("--server-lr", type=float, metavar="RATE", help="Of the server optimiser."),
+    option(
+        "--memory-dtype",
+        type=click.Choice(MEMORY_DTYPES),
+        default=MEMORY_DTYPES[0],
+        help="Type of the updates that the aggregator stores: float16 or bfloat16 halves memory and disk space.",
+    ),
+    option(
         "--averaging",
         type=float,
         metavar="N",
         help="Average the models of the last N rounds (below 1: that share of them).",
     ),
-    click.option("--device", default="cpu", show_default=True, help="Where to train, like cpu or cuda."),
-    click.option("--threads", type=int, metavar="N", help="Processor threads in all."),
-    click.option("--tensorboard", is_flag=True, help="Write TensorBoard event files into the run folder too."),
-    click.option(
+    option("--device", default="cpu", help="Where to train, like cpu or cuda."),
+    option("--threads", type=int, metavar="N", help="Processor threads in all."),
+    option("--tensorboard", is_flag=True, help="Write TensorBoard event files into the run folder too."),
+    option(
         "--out",
         type=click.Path(file_okay=False),
         metavar="DIR",
@@ -114,37 +117,22 @@ _TASK_CALLS = {
 """What a task calls options of the command line."""
 
 
-def data_options(command: F) -> F:
-    """How a task's data is found and split."""
-    return _with(_OF_DATA, command)
-
-
-def training_options(command: F) -> F:
-    """What train and baseline share."""
-    return _with(_OF_TRAINING, command)
-
-
-def _with(options: tuple[Callable[[F], F], ...], command: F) -> F:
-    for option in reversed(options):
-        command = option(command)
-    return command
+data_options, training_options = with_options(_OF_DATA), with_options(_OF_TRAINING)
 
 
 @click.command()
 @click.argument("plan", type=click.Path(path_type=Path))
-@click.option(
+@option(
     "--aggregator",
-    callback=filled,
     help="How updates are combined before the window, like ufedavg; by default as the plan recommends, else echo.",
 )
-@click.option(
+@option(
     "--policy",
     metavar="NAME",
-    callback=filled,
     help="Choose online who trains, like fedzero, on the plan's problem instead of by its schedule; see docs/rivals.md.",
 )
-@click.option("--free-probes", is_flag=True, help="Of a policy: do not charge what clients compute that do not train.")
-@click.option("--no-baseline", is_flag=True, help="Do not train the no-slack baseline at the same budget beside it.")
+@option("--free-probes", is_flag=True, help="Of a policy: do not charge what clients compute that do not train.")
+@option("--no-baseline", is_flag=True, help="Do not train the no-slack baseline at the same budget beside it.")
 @training_options
 @chart_option("accuracy against kg")
 @json_option
@@ -171,10 +159,8 @@ def train(
         else:
             if aggregator is not None:
                 own["aggregator"] = aggregator
-            probes: Probes = "free" if free_probes else "charged"
-            results = {
-                policy: rivals.train(schedule.problem, task, policy=policy, probes=probes, out=out, progress=bar, **own)
-            }
+            own |= {"policy": policy, "probes": "free" if free_probes else "charged"}
+            results = {policy: lab.load("policies").train(schedule.problem, task, out=out, progress=bar, **own)}
     with _shown(results, schedule.problem, chart, as_json):
         if not no_baseline:
             results |= _beside(schedule.problem, task, settings, out)
@@ -207,18 +193,24 @@ def baseline(
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--task-data", metavar="FOLDER", callback=filled, help="Where the data set's files are now, if they have moved."
+@option("--task-data", metavar="FOLDER", help="Where the data set's files are now, if they have moved.")
+@option("--from-last-good", is_flag=True, help="If the last checkpoint is damaged, continue from the one before it.")
+@option(
+    "--trust",
+    is_flag=True,
+    help="Resume a live run that was not begun by you on this machine, or whose app has changed; runs the app's code.",
 )
 @chart_option("accuracy against kg")
 @json_option
-def resume(run: Path, task_data: str | None, chart: Path | None, as_json: bool) -> None:
+def resume(
+    run: Path, task_data: str | None, from_last_good: bool, trust: bool, chart: Path | None, as_json: bool
+) -> None:
     """Go on with a RUN that was stopped or killed; one that is done shows its result again."""
     run = run.parent if run.name == FILE else run
     if run.name == BASELINE and (run.parent / FILE).is_file():
         run = run.parent  # what train began together is shown together
     if is_live(run):
-        resume_live(run, as_json)
+        resume_live(run, as_json, from_last_good=from_last_good, trust=trust)
         return
     with Run.open(run, read_only=True) as begun:
         plan = plan_from_dict(begun.plan, f"The plan of the run in {run}")
@@ -227,12 +219,15 @@ def resume(run: Path, task_data: str | None, chart: Path | None, as_json: bool) 
         say(f"the run in {run} is done; its result:")
     title = _TITLE if plan.solver == NO_SLACK else str(settings.get("policy", settings["aggregator"]))
     with Bar(title if title == _TITLE else "train") as bar:
-        go_on = rivals.resume if "policy" in settings else learning.resume
-        results = {title: go_on(run, task=_moved(run, task_data), progress=bar)}
+        go_on = lab.load("policies").resume if "policy" in settings else learning.resume
+        results = {title: go_on(run, task=_moved(run, task_data), progress=bar, from_last_good=from_last_good)}
     with _shown(results, plan.problem, chart, as_json):
         if (run / BASELINE / FILE).is_file():
+            beside = run / BASELINE
             with Bar(_TITLE) as bar:
-                results[_TITLE] = learning.resume(run / BASELINE, task=_moved(run / BASELINE, task_data), progress=bar)
+                results[_TITLE] = learning.resume(
+                    beside, task=_moved(beside, task_data), progress=bar, from_last_good=from_last_good
+                )
         elif (run / BASELINE).is_dir():  # the run was stopped before its baseline began
             from slackwater.learning.fitting import rebuilt
 
@@ -243,11 +238,8 @@ def resume(run: Path, task_data: str | None, chart: Path | None, as_json: bool) 
             )
 
 
-COMMANDS = (train, resume, baseline)
-
-
 def _moved(run: Path, task_data: str | None) -> Task | None:
-    """The run's task with its files from another folder; None to take it as it was."""
+    """Return the run's task with its files from another folder; None to take it as it was."""
     if task_data is None:
         return None
     from slackwater.learning.fitting import rebuilt
@@ -257,7 +249,7 @@ def _moved(run: Path, task_data: str | None) -> Task | None:
 
 
 def make_task(name: str, clients: int, options: Mapping[str, Any]) -> Task:
-    """The task that the command line asks for; what it does not say is left to the task."""
+    """Return the task that the command line asks for, with the task's own defaults."""
     takes = learning.tasks.option_names(name)
     offered = {"seed": options["seed"], "progress": progress_on_stderr}
     asked = {call: options[key] for key, call in _TASK_CALLS.items() if options.get(key) is not None}
@@ -267,7 +259,7 @@ def make_task(name: str, clients: int, options: Mapping[str, Any]) -> Task:
 
 
 def _every(plan: Plan, asked: int | None) -> int:
-    """Rounds between evaluations."""
+    """Return the rounds between evaluations."""
     rounds = int(np.count_nonzero(plan.matrix.any(axis=0)))
     return max(1, round(rounds / _EVALUATIONS)) if asked is None else asked
 
@@ -279,7 +271,7 @@ def _without_slack(problem: Problem, task: Task, settings: dict[str, Any], out: 
 
 
 def _beside(problem: Problem, task: Task, settings: dict[str, Any], out: Path | None) -> dict[str, Result]:
-    """The no-slack run beside a run, kept in its folder; none, and said why, where there cannot be one."""
+    """Train the no-slack run in a run's folder; if there cannot be one, say why."""
     try:
         return {_TITLE: _without_slack(problem, task, settings, out and out / BASELINE)}
     except (InfeasibleError, learning.TrainingDiverged) as error:
@@ -289,7 +281,7 @@ def _beside(problem: Problem, task: Task, settings: dict[str, Any], out: Path | 
 
 @contextmanager
 def _place_for_baseline(out: Path | None) -> Iterator[None]:
-    """The baseline's empty folder; gone again if the run is refused."""
+    """Make the baseline's empty folder, and remove it if the run is refused."""
     if out is None or (out / FILE).exists():
         yield
         return
@@ -312,9 +304,7 @@ def _shown(results: dict[str, Result], problem: Problem, chart: Path | None, as_
         yield
     finally:
         synthetic = problem.traces.synthetic
-        if chart is not None:
-            save(views.accuracy_chart(results, synthetic=synthetic), chart)
-            say(f"drew {chart}")
+        draw(chart, lambda: views.accuracy_chart(results, synthetic=synthetic))
         if as_json:
             print_json({name: views.to_dict(result) for name, result in results.items()})
         else:

@@ -4,148 +4,179 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.live import Live
 
-from slackwater.carbon import Traces, load_traces
-from slackwater.carbon.load import TYPICAL
-from slackwater.cli.backtest import period
-from slackwater.cli.live_view import status_view
-from slackwater.cli.options import console, data_option, fill_option, filled, json_option, print_json, say
-from slackwater.cli.planning import read_problem, scenario_argument
-from slackwater.config import Scenario, load_scenario
+from slackwater import api
+from slackwater.cli.live_view import rehearsal_view, status_view
+from slackwater.cli.options import (
+    Time,
+    console,
+    data_option,
+    fill_option,
+    json_option,
+    option,
+    print_json,
+    say,
+    with_options,
+)
+from slackwater.cli.planning import scenario_argument
+from slackwater.config import load_scenario
 from slackwater.errors import ScenarioError, SlackwaterError
-from slackwater.planning.planner import plan as make_plan
-from slackwater.planning.problem import Problem
-from slackwater.units import iso
+from slackwater.ledger.run import Run
+from slackwater.live.trust import Begun, examine
+from slackwater.planning.plan import MEMORY_DTYPES
 
-_PAST = timedelta(days=56)
-"""Of actuals before a run that is played back: forecasters and upper bounds look at four weeks, the reserve at more."""
-_AFTER = timedelta(days=2)
+if TYPE_CHECKING:
+    from slackwater.live.rehearsal import Rehearsal
+
 _LOOKS_PER_S = 2.0
+_SHARED = (
+    option(
+        "--superlink",
+        metavar="NAME",
+        help="Connection of Flower's config.toml to run on. Default: everything runs in this process.",
+    ),
+    option("--allow-insecure", is_flag=True, help="Let a SuperLink elsewhere be used without TLS."),
+    option(
+        "--auto",
+        is_flag=True,
+        help="Choose the window, alpha and the aggregator from the carbon data, as `plan --auto` does.",
+    ),
+    option("--aggregator", help="How updates are combined before the window, like ufedavg. Default: as the plan says."),
+    option(
+        "--memory-dtype",
+        type=click.Choice(MEMORY_DTYPES),
+        default=MEMORY_DTYPES[0],
+        help="Type of the updates that the aggregator stores: float16 or bfloat16 halves memory and disk space.",
+    ),
+    option("--seed", type=int, default=0, help="Random seed of the clients' batches."),
+    option(
+        "--margin-seconds",
+        type=click.FloatRange(0),
+        metavar="S",
+        help="How long before the end of a slot answers must be there. Default: a twentieth of it, at most a minute.",
+    ),
+)
 _OPTIONS = (
-    click.option(
+    option(
         "--app",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         required=True,
         metavar="DIR",
         help="The Flower app that trains (slackwater flower new writes one).",
     ),
-    click.option(
-        "--superlink",
+    *_SHARED,
+    option(
+        "--replan", metavar="1h|6h|never", help="How often to re-plan. Default: 1h with providers, never with files."
+    ),
+    option(
+        "--forecast",
         metavar="NAME",
-        callback=filled,
-        help="Connection of Flower's config.toml to run on; without it everything runs in this process.",
+        help="Forecaster, like ridge. Default: the providers' forecast, corrected and continued by ours (blend).",
     ),
-    click.option("--allow-insecure", is_flag=True, help="Let a SuperLink elsewhere be used without TLS."),
-    click.option(
-        "--replan",
-        metavar="1h|6h|never",
-        callback=filled,
-        help="How often what is left is planned anew; 1h with providers and never with files unless told.",
-    ),
-    click.option(
-        "--forecast", metavar="NAME", callback=filled, help="Forecaster, like ridge; else the providers' own forecast."
-    ),
-    click.option(
-        "--auto",
-        is_flag=True,
-        help="Choose the window, alpha and the aggregator from the carbon data, as `plan --auto` does.",
-    ),
-    click.option(
-        "--aggregator",
-        callback=filled,
-        help="How updates are combined before the window, like ufedavg; the plan's own unless told.",
-    ),
-    click.option("--seed", type=int, default=0, show_default=True, help="Of the clients' batches."),
-    click.option(
-        "--slot-seconds",
-        type=click.FloatRange(0),
-        metavar="S",
-        help="Wall time of a slot, to play a scenario back faster; 0 does not wait at all.",
-    ),
-    click.option(
-        "--margin-seconds",
-        type=click.FloatRange(0),
-        metavar="S",
-        help="How long before the end of a slot answers must be there; a twentieth of it unless told.",
-    ),
-    click.option(
+    option(
         "--out",
         type=click.Path(file_okay=False, path_type=Path),
         default="run",
-        show_default=True,
         metavar="DIR",
-        callback=filled,
         help="Run folder; status and resume take it.",
+    ),
+)
+_REHEARSAL_OPTIONS = (
+    option(
+        "--app",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="The Flower app that trains. Default: the task.",
+    ),
+    option(
+        "--task",
+        metavar="NAME",
+        help="Built-in task to train instead of an app, like digits (the default without --app) or mnist.",
+    ),
+    option("--task-data", metavar="FOLDER", help="Where the files of the task's data set are."),
+    option(
+        "--start",
+        type=Time(),
+        metavar="TIME",
+        help="Start of the rehearsed run, like 2026-10-01T00:00Z. Default: the scenario's, or the last period that is over.",
+    ),
+    *_SHARED,
+    option("--replan", metavar="1h|6h|never", default="1h", help="How often to re-plan."),
+    option(
+        "--forecast",
+        metavar="NAME",
+        default="blend",
+        help="Forecasts of the time: blend, ridge, persistence, same-hour-mean, file, error-model or oracle.",
+    ),
+    option(
+        "--forecasts",
+        metavar="FOLDER",
+        type=click.Path(exists=True, path_type=Path),
+        help="Forecasts that a provider issued, as CSV. Default: those in the cache, where there are any.",
+    ),
+    option(
+        "--lag",
+        type=click.IntRange(0),
+        default=1,
+        metavar="SLOTS",
+        help="Slots after its end until a slot's actual is known.",
+    ),
+    option(
+        "--slot-seconds",
+        type=click.FloatRange(0),
+        default=0.0,
+        metavar="S",
+        help="Wall time of a slot; 0 does not wait. On a SuperLink a slot must be as long as a round.",
+    ),
+    option(
+        "--out",
+        type=click.Path(file_okay=False, path_type=Path),
+        default="rehearsal",
+        metavar="DIR",
+        help="Run folder; status, report, serve and resume take it.",
     ),
 )
 
 
-def _options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+@click.command()
+@scenario_argument
+@with_options(_OPTIONS)
+@data_option
+@fill_option
+def run(scenario: Path, data: str | None, fill_hours: int | None, out: Path, **options: Any) -> None:
+    """Carry out a SCENARIO in real time with a Flower app: wait for each slot, re-plan, charge, checkpoint.
+
+    A scenario that is over cannot be run: see `slackwater rehearse`.
+    """
+    asked = load_scenario(scenario, data=data, fill_hours=fill_hours)
+    api.run(asked, out=out, tell=say, watch=_screen, **options)
+    _show(out, False)
 
 
 @click.command()
 @scenario_argument
-@_options
+@with_options(_REHEARSAL_OPTIONS)
 @data_option
 @fill_option
-def run(
-    scenario: Path,
-    app: Path,
-    superlink: str | None,
-    allow_insecure: bool,
-    replan: str | None,
-    auto: bool,
-    aggregator: str | None,
-    data: str | None,
-    fill_hours: int | None,
-    out: Path,
-    **options: Any,
+@json_option
+def rehearse(
+    scenario: Path, data: str | None, fill_hours: int | None, out: Path, as_json: bool, **options: Any
 ) -> None:
-    """Carry out a SCENARIO with a Flower app: wait for each slot, re-plan, charge, checkpoint."""
-    from slackwater.live import LiveSettings, prepare
+    """Rehearse a SCENARIO on a past period: the whole live path in minutes, on the forecasts of that time.
 
-    asked = load_scenario(scenario)
-    problem = read_problem(scenario, data, fill_hours)
-    source = asked.data.source if data is None else data
-    engine = {"app": str(app.absolute()), "superlink": superlink, "allow_insecure": allow_insecure}
-    options["slot_seconds"] = _pace(problem, options["slot_seconds"], deployed=superlink is not None)
-    found = make_plan(problem, auto=auto)
-    settings: dict[str, Any] = {
-        **options,
-        "aggregator": aggregator or found.aggregator,
-        "engine": engine,
-        "replan_slots": _slots(replan, problem, files=isinstance(source, str)),
-    }
-    actuals: Traces | None = None
-    if isinstance(source, str) and settings["replan_slots"] is None:
-        settings["source"] = "plan"
-    elif isinstance(source, str) or settings["slot_seconds"] is not None:
-        actuals = _played_back(asked, scenario, source, fill_hours, problem)
-        settings["source"] = "playback"
-    else:
-        settings["source"] = "providers"
-        hours = asked.data.fill_hours if fill_hours is None else fill_hours
-        settings["data"] = {
-            "source": source,
-            "factor": asked.data.factor,
-            "fill_hours": hours,
-            "folder": str(scenario.parent.absolute()),
-        }
-    prepare(out, found, LiveSettings(**settings), actuals=actuals)
-    say(f"prepared {out}; look at it from anywhere with: slackwater status {out}")
-    _carry_out(out, engine)
+    Says what would have happened (kg, rounds, accuracy, re-plans, reserve) beside a plan with perfect foresight.
+    """
+    asked = load_scenario(scenario, data=data, fill_hours=fill_hours)
+    api.rehearse(asked, out=out, tell=say, watch=_screen, **options)
+    _show(out, as_json)
 
 
 @click.command()
@@ -156,14 +187,17 @@ def status(run: Path, as_json: bool) -> None:
     _show(run, as_json)
 
 
-COMMANDS = (run, status)
+def resume_live(folder: Path, as_json: bool, *, from_last_good: bool = False, trust: bool = False) -> None:
+    """Continue a live run; one that is done is settled as far as actuals are known.
 
-
-def resume_live(folder: Path, as_json: bool) -> None:
-    """Go on with a live run; one that is done is settled as far as actuals have come since."""
+    `trust` resumes also a run that was not begun here, or whose app has changed; else the user is asked.
+    """
     from slackwater.live.folder import load_settings
     from slackwater.live.status import read_status
 
+    if from_last_good:
+        with Run.open(folder) as begun:
+            begun.fall_back()
     if read_status(folder).stands == "done":
         from slackwater.live import settle
 
@@ -174,40 +208,67 @@ def resume_live(folder: Path, as_json: bool) -> None:
         say(f"the run in {folder} is done{later}")
         _show(folder, as_json)
         return
+    if Run.begun(folder):  # told here, since an engine elsewhere would only start again and again
+        with Run.open(folder) as begun:
+            begun.check_state()
     engine = dict(load_settings(folder).engine)
-    if not engine.get("app"):
+    if not engine.get("task") and not (isinstance(engine.get("app"), str) and engine["app"]):
         raise ScenarioError(
             f"The run in {folder} was not begun by `slackwater run`: start the app again that began it, and it goes on."
         )
-    _carry_out(folder, engine, as_json=as_json)
-
-
-def _carry_out(folder: Path, engine: dict[str, Any], *, as_json: bool = False) -> None:
-    """Start the engine, and show what happens from the run's file alone."""
-    from slackwater.flower import launch
-
-    with _screen(folder):
-        if engine.get("superlink"):
-            insecure = bool(engine.get("allow_insecure"))
-            launch.deployed(engine["app"], engine["superlink"], folder, allow_insecure=insecure)
-        else:
-            launch.in_process(engine["app"], folder)
+    # A task is one of ours, or of an installed package; an app is any folder of code.
+    known = None if engine.get("task") else _trusted(examine(folder, engine), accepted=trust)
+    api.execute(folder, engine, begun=known, watch=_screen)
     _show(folder, as_json)
+
+
+def _trusted(begun: Begun, *, accepted: bool) -> Begun:
+    """Ask before anything of an app is imported that may be somebody else's; raise an error where nobody can be asked."""
+    folder = begun.folder
+    if not begun.doubt:
+        return begun
+    say(
+        f"{begun.doubt}\n  run:     {folder.absolute()} (id {begun.run})\n  app:     {begun.app}\n"
+        f"  SHA-256: {begun.sha256 or 'unknown'}"
+    )
+    if accepted:
+        return begun
+    if not sys.stdin.isatty():
+        raise SlackwaterError(
+            f"{begun.doubt} Resuming it would run the code in {begun.app}. Look at that folder, and if you trust it: "
+            f"slackwater resume {folder} --trust"
+        )
+    if not click.confirm("Resuming the run executes the code of this app. Do you trust it?", err=True):
+        raise SlackwaterError("The run was not resumed. Nothing of its app was imported.")
+    return begun
 
 
 def _show(folder: Path, as_json: bool) -> None:
     from slackwater.live.status import read_status
 
     found = read_status(folder)
+    rehearsed = _outcome(folder) if found.stands == "done" else None
     if as_json:
-        print_json(found.to_dict())
-    else:
-        console().print(status_view(found))
+        print_json(found.to_dict() | ({"rehearsal": rehearsed.to_dict()} if rehearsed else {}))
+        return
+    console().print(status_view(found))
+    if rehearsed:
+        console().print(rehearsal_view(rehearsed))
+
+
+def _outcome(folder: Path) -> Rehearsal | None:
+    """Return what a rehearsal came to; None for any other run."""
+    from slackwater.live.folder import ACTUALS
+    from slackwater.live.rehearsal import outcome
+
+    with Run.open(folder, read_only=True) as run:
+        kind = run.kind
+    return outcome(folder) if kind == "rehearsed" and (folder / ACTUALS).exists() else None
 
 
 @contextmanager
 def _screen(folder: Path) -> Iterator[None]:
-    """The status, kept up to date on a terminal; elsewhere the log is enough."""
+    """Show the status on a terminal, kept up to date; elsewhere the log is enough."""
     if not sys.stderr.isatty():
         yield
         return
@@ -221,55 +282,3 @@ def _screen(folder: Path) -> Iterator[None]:
 
     with Live(get_renderable=look, console=Console(stderr=True), refresh_per_second=_LOOKS_PER_S, transient=True):
         yield
-
-
-def _pace(problem: Problem, asked: float | None, *, deployed: bool) -> float | None:
-    """Real time, unless the scenario is over: then it can only be played back."""
-    over = problem.slot_start(problem.horizon)
-    if asked is not None or over > datetime.now(UTC):
-        return asked
-    if deployed:
-        raise ScenarioError(
-            f"The scenario ended {iso(over)}. Move its start, or play it back with --slot-seconds (say 60 for a slot a minute)."
-        )
-    say(f"the scenario ended {iso(over)}: it is played back without waiting (--slot-seconds sets a pace)")
-    return 0.0
-
-
-def _slots(replan: str | None, problem: Problem, *, files: bool) -> int | None:
-    """Slots between two plans; None for never."""
-    try:
-        hours = period(replan or ("never" if files else "1h"))
-    except ValueError:
-        raise ScenarioError(f"--replan {replan!r} is not a period like 1h or 6h, nor never.") from None
-    if hours is None:
-        return None
-    minutes = problem.traces.slot_minutes
-    if replan is not None and (hours * 60) % minutes:
-        raise ScenarioError(f"--replan {hours}h is not a whole number of slots of {minutes} minutes.")
-    return max(1, hours * 60 // minutes)
-
-
-def _played_back(asked: Scenario, path: Path, source: Any, fill_hours: int | None, problem: Problem) -> Traces:
-    """Actuals of the run's time and of the weeks before it."""
-    zones = sorted({str(zone) for zone in problem.fleet.zone})
-    first, last = problem.first_slot - _PAST, problem.slot_start(problem.horizon) + _AFTER
-    fill = asked.data.fill_hours if fill_hours is None else fill_hours
-    if not isinstance(source, str):
-        from slackwater.providers import Context, traces
-
-        mixed = asked.data.factor == "mixed"
-        last = min(last, datetime.now(UTC).replace(minute=0, second=0, microsecond=0))
-        context = Context.usual(factor="lifecycle" if mixed else asked.data.factor, folder=path.parent)
-        return traces(
-            zones, first, last, providers=source, mix_factors=mixed, kind="actual", slot_minutes=asked.slot_minutes,
-            fill_hours=fill, context=context,
-        )  # fmt: skip
-    settings: dict[str, Any] = {"factor": asked.data.factor, "slot_minutes": asked.slot_minutes, "fill_hours": fill}
-    if source == TYPICAL:
-        hours = round((last - first).total_seconds() / 3600)
-        return load_traces(TYPICAL, zones=zones, start=first, hours=hours, **settings)
-    own = source == asked.data.source
-    everything = load_traces(path.parent / Path(source).expanduser() if own else source, zones=zones, **settings)
-    first, last = max(first, everything.start), min(last, everything.end)
-    return everything.window(first, (last - first) // timedelta(minutes=everything.slot_minutes))

@@ -7,36 +7,64 @@ import os
 import sys
 import traceback
 from contextlib import suppress
+from importlib import import_module
 from io import TextIOWrapper
 from typing import Any, NoReturn
 
 import click
 
 from slackwater._version import __version__
-from slackwater.cli import (
-    backtest,
-    data,
-    flower,
-    forecast,
-    learning,
-    live,
-    paper,
-    partition,
-    planning,
-    report,
-    rivals,
-    serve,
-)
 from slackwater.errors import SlackwaterError
 
 _DEBUG = "SLACKWATER_DEBUG"
 _INTERRUPTED = 130
+# Each command: where it is defined, and the first sentence of its help, so that `slackwater --help` imports none.
+COMMANDS = {
+    "backtest": ("slackwater.cli.backtest:command", "Run a SCENARIO in the past: plan on the forecasts of the time, settle with what came, and compare with perfect foresight."),
+    "baseline": ("slackwater.cli.learning:baseline", "Train a SCENARIO without slack: everyone, every round, until the budget is spent (FedAvg)."),
+    "calibrate": ("slackwater.cli.flower:calibrate", "Measure what this machine draws, and write it into a SCENARIO as the watts of a CLIENT."),
+    "compare": ("slackwater.cli.planning:compare", "What if: plan a SCENARIO for every combination of fairness, slack and budget."),
+    "data": ("slackwater.cli.data:data", "Carbon intensity from its providers, kept in a cache."),
+    "flower": ("slackwater.cli.flower:flower", "Flower apps that train by a schedule."),
+    "forecast": ("slackwater.cli.forecast:forecast", "Intensity of the coming hours in ZONES (separated by commas; all there are by default), with an interval."),
+    "init": ("slackwater.cli.planning:init", "Write a commented scenario to start from (PATH, default scenario.toml)."),
+    "paper": ("slackwater.lab.commands:paper", "Make ITEM of the paper again: a figure (fig1 to fig7), a table (table1a, table1b, baseline, setting), claims, or all."),
+    "partition": ("slackwater.cli.partition:partition", "Show who holds what when the data of a TASK (like digits or mnist) is split over clients."),
+    "plan": ("slackwater.cli.planning:plan", "Find the best schedule of a SCENARIO, with a proof of how good it is."),
+    "rehearse": ("slackwater.cli.live:rehearse", "Rehearse a SCENARIO on a past period: the whole live path in minutes, on the forecasts of that time."),
+    "report": ("slackwater.cli.report:report", "Report what a RUN emitted, or would have emitted, to hand in: every figure is the ledger's."),
+    "resume": ("slackwater.cli.learning:resume", "Go on with a RUN that was stopped or killed; one that is done shows its result again."),
+    "rivals": ("slackwater.lab.commands:rivals", "Compare methods on a SCENARIO: each policy and plan at each budget and seed, charged by the same ledger."),
+    "run": ("slackwater.cli.live:run", "Carry out a SCENARIO in real time with a Flower app: wait for each slot, re-plan, charge, checkpoint."),
+    "savings": ("slackwater.cli.planning:savings", "What slack time alone would save, by zone and by number of clients."),
+    "serve": ("slackwater.cli.serve:serve", "Plan with sliders and watch runs in a browser: WHAT is a scenario, a plan, a run or a folder of them."),
+    "status": ("slackwater.cli.live:status", "Where a live RUN stands: spent, left, who trains next and when, last errors."),
+    "train": ("slackwater.cli.learning:train", "Train by a PLAN (plan.json), every gram charged, and compare with training without slack."),
+    "zones": ("slackwater.cli.planning:zones", "What intensity data there is."),
+}  # fmt: skip
 
 
-class _Group(click.Group):
-    """Turns every error into a sentence on stderr and an exit code; a traceback only with SLACKWATER_DEBUG=1."""
+class LazyGroup(click.Group):
+    """Import a command when it is called, and turn each error into a sentence on stderr and an exit code."""
+
+    def __init__(self, **settings: Any) -> None:
+        """Hold a stand-in for each command: for `--help`, and for what was meant by a name that is mistyped."""
+        super().__init__(commands=[click.Command(name, help=told) for name, (_, told) in COMMANDS.items()], **settings)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """Return the command of that name, imported now; None if there is none."""
+        if name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands from the stand-ins."""
+        click.Group(commands=self.commands).format_commands(context, formatter)
 
     def invoke(self, context: click.Context) -> Any:
+        """Run a command; SLACKWATER_DEBUG=1 adds the traceback to an error."""
         try:
             return super().invoke(context)
         except SlackwaterError as error:
@@ -71,7 +99,7 @@ def _fail(message: str, exit_code: int) -> NoReturn:
 
 
 def _silence_stdout() -> None:
-    """What is still in the buffer goes nowhere, so that Python does not fail on it again when it ends."""
+    """Send what is still in the buffer nowhere, so that Python does not fail on it again when it ends."""
     with suppress(OSError, ValueError):  # no file behind it, as in a test
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -84,7 +112,7 @@ class _Stderr(logging.Handler):
         sys.stderr.write(f"{record.levelname.lower()}: {record.getMessage()}\n")
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="slackwater")
 @click.option("--verbose", is_flag=True, help="Say on stderr what is being done.")
 def cli(verbose: bool) -> None:
@@ -95,25 +123,8 @@ def cli(verbose: bool) -> None:
         logger.addHandler(_Stderr())
 
 
-for command in (
-    *planning.COMMANDS,
-    *learning.COMMANDS,
-    *rivals.COMMANDS,
-    *live.COMMANDS,
-    *partition.COMMANDS,
-    *paper.COMMANDS,
-    *data.COMMANDS,
-    *backtest.COMMANDS,
-    *serve.COMMANDS,
-    *flower.COMMANDS,
-    *forecast.COMMANDS,
-    *report.COMMANDS,
-):
-    cli.add_command(command)
-
-
 def main() -> None:
-    """Entry point."""
+    """Run the command line."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that knows no "█" shows "?" rather than an error
             stream.reconfigure(errors="replace")

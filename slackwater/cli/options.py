@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
-from importlib.util import find_spec
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
 
 from slackwater.carbon.traces import FACTORS
 from slackwater.config import plausible_time
-from slackwater.errors import MissingExtraError, ScenarioError
-from slackwater.report.canvas import SUFFIXES
+from slackwater.errors import ScenarioError
+from slackwater.lazy import require
+from slackwater.report.canvas import SUFFIXES, save
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 F = TypeVar("F", bound=Callable[..., Any])
 _WIDTH = 100
@@ -29,30 +32,52 @@ def filled(context: click.Context, parameter: click.Parameter, value: Any) -> An
     return value
 
 
+def option(*names: str, help: str, **settings: Any) -> Callable[[F], F]:
+    """Return click's option, which shows its default and rejects an empty text or path."""
+    if settings.get("default") not in (None, ()):
+        settings["show_default"] = True
+    if not settings.get("is_flag") and isinstance(settings.get("type"), click.Path | None):
+        settings.setdefault("callback", filled)
+    return click.option(*names, help=help, **settings)
+
+
+def with_options(options: Iterable[Callable[[F], F]]) -> Callable[[F], F]:
+    """Return a decorator that adds options in their order."""
+
+    def decorate(command: F) -> F:
+        for add in reversed(list(options)):
+            command = add(command)
+        return command
+
+    return decorate
+
+
+def draw(path: Path | None, figure: Callable[[], Figure]) -> None:
+    """Draw a chart if a file is named for it."""
+    if path is not None:
+        save(figure(), path)
+        say(f"drew {path}")
+
+
 def data_option(command: F) -> F:
-    """--data: where the intensity comes from."""
-    return click.option(
+    """Add --data, where the intensity comes from."""
+    return option(
         "--data",
         metavar="FOLDER",
-        callback=filled,
         help="A CSV file or a folder of them (tidy, or from the Electricity Maps portal) instead of the embedded synthetic year.",
     )(command)
 
 
 def factor_option(command: F) -> F:
-    """--factor: direct or life-cycle."""
-    return click.option(
-        "--factor",
-        type=click.Choice(FACTORS),
-        default="lifecycle",
-        show_default=True,
-        help="Which emission factor to use.",
-    )(command)
+    """Add --factor, direct or life-cycle."""
+    return option("--factor", type=click.Choice(FACTORS), default="lifecycle", help="Which emission factor to use.")(
+        command
+    )
 
 
 def fill_option(command: F) -> F:
-    """--fill: how long a gap may be filled."""
-    return click.option(
+    """Add --fill, the longest gap to fill."""
+    return option(
         "--fill",
         "fill_hours",
         type=click.IntRange(0),
@@ -62,13 +87,13 @@ def fill_option(command: F) -> F:
 
 
 def json_option(command: F) -> F:
-    """--json: data instead of text."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout instead of text.")(command)
+    """Add --json, data instead of text."""
+    return option("--json", "as_json", is_flag=True, help="Print JSON on stdout instead of text.")(command)
 
 
 def chart_option(what: str, name: str = "--chart") -> Callable[[F], F]:
-    """--chart: a picture."""
-    return click.option(name, type=ChartFile(), metavar="FILE", help=f"Draw {what} ({_suffixes()}).")
+    """Add --chart, the file of a picture."""
+    return option(name, type=ChartFile(), metavar="FILE", help=f"Draw {what} ({_suffixes()}).")
 
 
 def _suffixes() -> str:
@@ -81,14 +106,13 @@ class ChartFile(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # ge
     name = "file"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path, or a usage error that names it."""
+        """Return the path, or raise a usage error that names it."""
         path = Path(value)
         if path.suffix.lower() not in SUFFIXES:
             self.fail(f"{str(value)!r} must end in {_suffixes()}.", param, ctx)
         if path.is_dir():
             self.fail(f"{str(value)!r} is a folder; name a file.", param, ctx)
-        if find_spec("matplotlib") is None:
-            raise MissingExtraError("matplotlib", "charts")
+        require("matplotlib")
         return path
 
 
@@ -99,7 +123,7 @@ class ListOf(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gener
         self.kind, self.name = kind, name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
-        """The list, or a usage error that names the entry."""
+        """Return the list, or raise a usage error that names the entry."""
         if not isinstance(value, str):
             return list(value)
         items = []
@@ -121,7 +145,7 @@ class Time(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Aware UTC, or a usage error that says how to write it."""
+        """Return aware UTC, or raise a usage error that says how to write it."""
         try:
             return plausible_time(value, "the time")
         except ScenarioError as error:
@@ -129,14 +153,14 @@ class Time(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic
 
 
 def seconds(context: click.Context, parameter: click.Parameter, value: float) -> float:
-    """Callback for a time limit."""
+    """Check a time limit."""
     if not (value > 0 and math.isfinite(value)):
         raise click.BadParameter(f"{value:g} is not a number of seconds above 0.", context, parameter)
     return value
 
 
 def number_or_word(text: str) -> float | str:
-    """An alpha: a number where it is one, else the word."""
+    """Return an alpha as a number if it is one, else the word."""
     try:
         return float(text)
     except ValueError:
@@ -144,7 +168,7 @@ def number_or_word(text: str) -> float | str:
 
 
 def print_json(data: Any) -> None:
-    """JSON on stdout; infinity, which JSON does not know, is the text "inf"."""
+    """Print JSON on stdout; infinity, which JSON lacks, is the text "inf"."""
     click.echo(json.dumps(_plain(data), allow_nan=False))
 
 
@@ -166,11 +190,11 @@ class _Console(Console):
 
 
 def console() -> Console:
-    """Rich output on stdout, as wide as the terminal or COLUMNS says (100 characters where neither does)."""
+    """Return rich output on stdout, as wide as the terminal or COLUMNS says, else 100 characters."""
     narrow = Console().is_terminal or os.environ.get("COLUMNS", "").isdigit()
     return _Console(soft_wrap=False, width=None if narrow else _WIDTH)
 
 
 def say(text: str) -> None:
-    """A line of progress, on stderr."""
+    """Print a line of progress on stderr."""
     click.echo(text, err=True)

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from slackwater.cli.learning import data_options, make_task
-from slackwater.cli.options import chart_option, console, json_option, print_json, say
+from slackwater.cli.options import chart_option, console, draw, json_option, option, print_json
 from slackwater.errors import ScenarioError
-from slackwater.report.canvas import save
+from slackwater.report import style
 from slackwater.report.partition_chart import counts_chart
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _MOST_ROWS = 30
 
 @click.command()
 @click.argument("task")
-@click.option("--clients", type=int, default=7, show_default=True, help="Clients that share the training data.")
+@option("--clients", type=int, default=7, help="Clients that share the training data.")
 @data_options
 @chart_option("who holds what")
 @json_option
@@ -33,9 +33,7 @@ def partition(task: str, clients: int, chart: Path | None, as_json: bool, **opti
     """Show who holds what when the data of a TASK (like digits or mnist) is split over clients."""
     made = make_task(task, clients, options)
     counts = _counts(made)
-    if chart is not None:
-        save(counts_chart(counts, title=f"{made.name}: {_how(made)}"), chart)
-        say(f"drew {chart}")
+    draw(chart, lambda: counts_chart(counts, title=f"{made.name}: {_how(made)}"))
     if as_json:
         held = {"samples": counts.sum(axis=1).tolist(), "label_counts": counts.tolist()}
         print_json({**made.record, "task": made.name, "clients": clients, "seed": options["seed"], **held})
@@ -47,11 +45,8 @@ def partition(task: str, clients: int, chart: Path | None, as_json: bool, **opti
     screen.print(Text(f"{made.name}: {counts.sum():,} samples, {_how(made)}; columns are classes.", style="dim"))
 
 
-COMMANDS = (partition,)
-
-
 def _counts(task: Task) -> NDArray[np.int64]:
-    """[client, class], from the data themselves, so that it holds for tasks of others too."""
+    """Return [client, class], counted from the data, so that it holds for tasks of other packages too."""
     labels = [samples.y.detach().cpu().numpy() for samples in task.clients]
     if any(y.ndim != 1 or y.dtype.kind not in "iu" or y.min(initial=0) < 0 for y in labels):
         raise ScenarioError(
@@ -62,7 +57,7 @@ def _counts(task: Task) -> NDArray[np.int64]:
 
 
 def _how(task: Task) -> str:
-    """What is known of how it was split."""
+    """Return what is known of how the data was split."""
     record = task.record
     parts = [str(record["partition"])] if record.get("partition") else []
     parts += [f"{key} {record[key]}" for key in ("beta", "seed") if record.get(key) is not None]
@@ -70,11 +65,7 @@ def _how(task: Task) -> str:
 
 
 def _table(counts: NDArray[np.int64]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("client", justify="right")
-    table.add_column("samples", justify="right")
-    for label in range(counts.shape[1]):
-        table.add_column(str(label), justify="right")
+    table = style.table("|".join(f">{name}" for name in ("client", "samples", *range(counts.shape[1]))))
     for client, row in enumerate(counts[:_MOST_ROWS], start=1):
         table.add_row(str(client), f"{row.sum():,}", *(f"{n:,}" if n else "·" for n in row.tolist()))
     total = counts.sum(axis=0)

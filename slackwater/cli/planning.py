@@ -9,6 +9,7 @@ from typing import get_args
 
 import click
 
+from slackwater.atomic import write_whole
 from slackwater.carbon import Factor, available_zones, load_traces
 from slackwater.cli.options import (
     ListOf,
@@ -16,23 +17,23 @@ from slackwater.cli.options import (
     chart_option,
     console,
     data_option,
+    draw,
     factor_option,
     fill_option,
-    filled,
     json_option,
     number_or_word,
+    option,
     print_json,
     say,
     seconds,
 )
-from slackwater.config import Scenario, load_scenario
+from slackwater.config import load_scenario
 from slackwater.errors import ScenarioError
 from slackwater.planning.compare import compare as compare_plans
 from slackwater.planning.planner import Solver
 from slackwater.planning.planner import plan as make_plan
 from slackwater.planning.problem import Problem
 from slackwater.planning.savings import study
-from slackwater.planning.storage import write_whole
 from slackwater.report import charts, terminal
 from slackwater.scenario_template import SCENARIO
 from slackwater.units import iso
@@ -42,29 +43,22 @@ scenario_argument = click.argument("scenario", type=click.Path(path_type=Path))
 
 @click.command()
 @scenario_argument
-@click.option("--end", type=int, metavar="S", help="Fix the end time s instead of optimising it.")
-@click.option(
+@option("--end", type=int, metavar="S", help="Fix the end time s instead of optimising it.")
+@option(
     "--auto",
     is_flag=True,
     help="Choose s, the window, alpha and the aggregator by how well the schedule would train; no training run.",
 )
-@click.option("--solver", type=click.Choice(get_args(Solver)), default="exact", show_default=True, help="How to solve.")
-@click.option(
+@option("--solver", type=click.Choice(get_args(Solver)), default="exact", help="How to solve.")
+@option(
     "--time-limit",
     type=float,
     default=60.0,
-    show_default=True,
     metavar="SECONDS",
     callback=seconds,
     help="For problems that go to the MILP.",
 )
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False),
-    metavar="DIR",
-    callback=filled,
-    help="Save the plan as DIR/plan.json.",
-)
+@option("--out", type=click.Path(file_okay=False), metavar="DIR", help="Save the plan as DIR/plan.json.")
 @chart_option("the schedule")
 @data_option
 @fill_option
@@ -87,9 +81,7 @@ def plan(
     if out is not None:
         found.save(Path(out) / "plan.json")
         say(f"saved {Path(out) / 'plan.json'}")
-    if chart is not None:
-        charts.save(charts.schedule_chart(found), chart)
-        say(f"drew {chart}")
+    draw(chart, lambda: charts.schedule_chart(found))
     if as_json:
         print_json(found.to_dict())
         return
@@ -102,7 +94,7 @@ def plan(
 
 @click.command()
 @scenario_argument
-@click.option(
+@option(
     "--alpha",
     "alphas",
     type=ListOf(number_or_word, "value"),
@@ -110,12 +102,10 @@ def plan(
     metavar="A,..",
     help="Fairness values to try.",
 )
-@click.option(
+@option(
     "--slack", "slacks", type=ListOf(int, "whole number"), default=(), metavar="N,..", help="Slacks to try, in slots."
 )
-@click.option(
-    "--budget", "budgets", type=ListOf(float, "number"), default=(), metavar="KG,..", help="Budgets to try, in kg."
-)
+@option("--budget", "budgets", type=ListOf(float, "number"), default=(), metavar="KG,..", help="Budgets to try, in kg.")
 @chart_option("the Pareto picture of budget against objective")
 @data_option
 @fill_option
@@ -133,9 +123,7 @@ def compare(
     """What if: plan a SCENARIO for every combination of fairness, slack and budget."""
     problem = read_problem(scenario, data, fill_hours, slack=max(slacks, default=None))
     points = compare_plans(problem, alphas=alphas, slacks=slacks, budgets=budgets)
-    if chart is not None:
-        charts.save(charts.pareto_chart(points), chart)
-        say(f"drew {chart}")
+    draw(chart, lambda: charts.pareto_chart(points))
     if as_json:
         print_json({"points": [asdict(point) for point in points], **_data_of(problem)})
     else:
@@ -143,14 +131,14 @@ def compare(
 
 
 @click.command()
-@click.option(
+@option(
     "--zones", "names", type=ListOf(str, "zone"), default=(), metavar="Z,..", help="Zones; all there are by default."
 )
-@click.option("--hours", type=int, default=100, show_default=True, help="Hours of training.")
-@click.option("--slack", type=int, default=236, show_default=True, help="Extra hours allowed.")
-@click.option("--start", type=Time(), metavar="TIME", help="First hour the data is used from, like 2022-01-01T00:00Z.")
-@click.option("--starts", type=int, default=100, show_default=True, help="Random starts to average over.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random starts.")
+@option("--hours", type=int, default=100, help="Hours of training.")
+@option("--slack", type=int, default=236, help="Extra hours allowed.")
+@option("--start", type=Time(), metavar="TIME", help="First hour the data is used from, like 2022-01-01T00:00Z.")
+@option("--starts", type=int, default=100, help="Random starts to average over.")
+@option("--seed", type=click.IntRange(0), default=0, help="Seed of the random starts.")
 @chart_option("savings by zone and slack")
 @chart_option("savings against the number of clients", "--chart-clients")
 @data_option
@@ -174,10 +162,8 @@ def savings(
     """What slack time alone would save, by zone and by number of clients."""
     traces = load_traces(data or "typical", zones=names or None, start=start, factor=factor, fill_hours=fill_hours or 0)
     result = study(traces, hours=hours, slack=slack, starts=starts, seed=seed)
-    for path, draw in ((chart, charts.savings_heatmap), (chart_clients, charts.savings_by_clients)):
-        if path is not None:
-            charts.save(draw(result), path)
-            say(f"drew {path}")
+    draw(chart, lambda: charts.savings_heatmap(result))
+    draw(chart_clients, lambda: charts.savings_by_clients(result))
     if as_json:
         print_json(result.to_dict())
     else:
@@ -198,7 +184,7 @@ def zones(data: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path), default="scenario.toml")
-@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+@option("--force", is_flag=True, help="Overwrite a file that is there.")
 def init(path: Path, force: bool) -> None:
     """Write a commented scenario to start from (PATH, default scenario.toml)."""
     if path.is_dir():
@@ -209,17 +195,10 @@ def init(path: Path, force: bool) -> None:
     say(f"wrote {path}; edit it, then run: slackwater plan {path}")
 
 
-COMMANDS = (plan, compare, savings, zones, init)
-
-
 def read_problem(path: Path, data: str | None, fill_hours: int | None, slack: int | None = None) -> Problem:
-    """The problem of a scenario file, with what the command line changes."""
-    scenario: Scenario = load_scenario(path)
-    if fill_hours is not None:
-        scenario = scenario.changed(data=scenario.data.model_copy(update={"fill_hours": fill_hours}))
-    if slack is not None:
-        scenario = scenario.changed(slack=slack)
-    return scenario.problem(path.parent, data=data)
+    """Return the problem of a scenario file, with the changes of the command line."""
+    scenario = load_scenario(path, data=data, fill_hours=fill_hours)
+    return (scenario if slack is None else scenario.changed(slack=slack)).problem()
 
 
 def _data_of(problem: Problem) -> dict[str, object]:

@@ -26,7 +26,7 @@ class _Lines(Progress):
     below = ""
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """What is drawn."""
+        """Return what is drawn."""
         yield from super().get_renderables()
         yield Text(self.below, no_wrap=True, overflow="ellipsis")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from slackwater.cli.options import data_option, fill_option, filled, say
+from slackwater.cli.options import data_option, fill_option, option, say
 from slackwater.config import Scenario, load_scenario
-from slackwater.dashboard.guard import is_loopback
+from slackwater.dashboard.guard import is_bare_name, is_loopback
 from slackwater.dashboard.library import PLAN_FILE, DataText, Library, Opened
 from slackwater.dashboard.server import Dashboard
 from slackwater.errors import DataError, ScenarioError, SlackwaterError
@@ -23,27 +23,32 @@ _ROOM_HOURS = 7 * 24
 """How much further than its own slack a scenario's slider goes, where the data reach; or twice as far, if that is more."""
 
 
+def _bare(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Check the names: one with a scheme or a port would never match."""
+    for name in names:
+        if not is_bare_name(name):
+            raise click.BadParameter(f"{name!r} is not the bare name of a host, like dash.example.", context, parameter)
+    return names
+
+
 @click.command()
 @click.argument("what", required=False, type=click.Path(path_type=Path))
-@click.option(
+@option(
     "--host",
     default="127.0.0.1",
-    show_default=True,
-    callback=filled,
     help="Address to listen on; one that others can reach needs the token that is then printed.",
 )
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=_PORT, show_default=True, help="Port; 0 takes a free one."
-)
-@click.option(
+@option("--port", type=click.IntRange(0, 65535), default=_PORT, help="Port; 0 takes a free one.")
+@option(
     "--allow-host",
     "names",
     multiple=True,
     metavar="NAME",
-    help="A further name by which the page is called, as behind a proxy.",
+    callback=_bare,
+    help="A further name by which the page is called, as behind a proxy; with any port.",
 )
-@click.option("--require-token", is_flag=True, help="Ask for a token on this machine too, where other people use it.")
-@click.option("--no-open", is_flag=True, help="Do not open a browser.")
+@option("--require-token", is_flag=True, help="Ask for a token on this machine too, where other people use it.")
+@option("--no-open", is_flag=True, help="Do not open a browser.")
 @data_option
 @fill_option
 def serve(
@@ -79,11 +84,8 @@ def serve(
         server.close()
 
 
-COMMANDS = (serve,)
-
-
 def open_library(what: Path, *, data: str | None = None, fill_hours: int | None = None) -> Library:
-    """What to serve, found from a path: a scenario, a plan, a run, or a folder with some of them."""
+    """Find what to serve: a scenario, a plan, a run, or a folder with some of them."""
 
     def read(path: Path) -> Opened:
         return _with_room(path, data, fill_hours)
@@ -105,24 +107,16 @@ def open_library(what: Path, *, data: str | None = None, fill_hours: int | None 
 
 
 def _with_room(path: Path, data: str | None, fill_hours: int | None) -> Opened:
-    """The scenario with intensity beyond its own slack, so that the slider can go further; without where there is none."""
-    scenario = load_scenario(path)
-    if fill_hours is not None:
-        scenario = scenario.changed(data=scenario.data.model_copy(update={"fill_hours": fill_hours}))
-    own = scenario.problem(path.parent, data=data)
-    section = DataText(
-        source=scenario.data.source if data is None else str(Path(data).absolute()),
-        factor=scenario.data.factor,
-        fill_hours=scenario.data.fill_hours,
-    )
+    """Load intensity beyond the scenario's own slack, so that the slider can go further, if there is any."""
+    scenario = load_scenario(path, data=data, fill_hours=fill_hours)
+    own = scenario.problem()
+    source = scenario.source if data is None else str(Path(data).absolute())
+    section = DataText(source=source, factor=scenario.data.factor, fill_hours=scenario.data.fill_hours)
     slack = own.horizon - own.rounds
-    if data is None and not isinstance(
-        scenario.data.source, str
-    ):  # providers would be asked for more, over the network
-        return Opened(problem=own, data=section)
-    for further in _further(scenario, slack):
+    # Providers would be asked for more, over the network.
+    for further in () if scenario.has_providers else _further(scenario, slack):
         try:
-            wide = scenario.changed(slack=slack + further).problem(path.parent, data=data)
+            wide = scenario.changed(slack=slack + further).problem()
         except (DataError, ScenarioError):
             continue
         return Opened(problem=wide.with_settings(slack=slack), data=section)

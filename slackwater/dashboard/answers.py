@@ -29,12 +29,12 @@ _MILP_S = 20.0
 
 
 def quick_answer(problem: Problem, end: int) -> dict[str, Any]:
-    """The best schedule for one end time, without metrics: within what a slider may take."""
+    """Return the best schedule for one end time, without metrics: fast enough for a slider."""
     return plan_answer(plan(problem, end=end, solver="greedy" if problem.coupled else "exact"), all_ends=False)
 
 
 def best_answer(problem: Problem, end: int | None) -> dict[str, Any]:
-    """The best schedule over all end times (or for the one given), with metrics and the baseline."""
+    """Return the best schedule over all end times (or for the one given), with metrics and the baseline."""
     best = plan(problem, end=end, time_limit_s=_MILP_S)
     return plan_answer(best, all_ends=end is None) | {
         "metrics": metrics_answer(best),
@@ -43,7 +43,7 @@ def best_answer(problem: Problem, end: int | None) -> dict[str, Any]:
 
 
 def front_answer(problem: Problem, end: int | None) -> dict[str, Any]:
-    """Budget against objective at one end time, proved point by point; from the least budget that does."""
+    """Return budget against objective at one end time, proved point by point, from the least feasible budget."""
     assert end is not None
     solver = "greedy" if problem.coupled else "exact"
     everything = np.packbits(problem.costs.can_train(), axis=1)
@@ -65,7 +65,7 @@ def front_answer(problem: Problem, end: int | None) -> dict[str, Any]:
 
 
 def plan_answer(found: Plan, *, all_ends: bool) -> dict[str, Any]:
-    """A plan for the page."""
+    """Return a plan for the page."""
     problem, spent = found.problem, found.emissions
     return {
         "status": found.status,
@@ -82,10 +82,9 @@ def plan_answer(found: Plan, *, all_ends: bool) -> dict[str, Any]:
         "seconds": found.seconds,
         "budget_kg": problem.budget_kg,
         "emissions_kg": found.emissions_kg,
-        "training_kg": math.fsum(spent.training_kg),
-        "idle_kg": math.fsum(spent.idle_kg),
-        "server_kg": spent.server_kg,
-        "client_kg": rounded(spent.training_kg + spent.idle_kg),
+        **{f"{cause}_kg": kg for cause, kg in spent.by_cause_kg.items()},
+        "network_counted": problem.model_mb is not None,
+        "client_kg": rounded(spent.client_kg),
         "client_slots": found.slots_per_client.tolist(),
         "slots": int(found.slots_per_client.sum()),
         "savings": savings_answer(found),
@@ -95,7 +94,7 @@ def plan_answer(found: Plan, *, all_ends: bool) -> dict[str, Any]:
 
 
 def settings_answer(problem: Problem) -> dict[str, Any]:
-    """What the sliders set."""
+    """Return what the sliders set."""
     return {
         "budget_kg": problem.budget_kg,
         "slack": problem.horizon - problem.rounds,
@@ -107,7 +106,7 @@ def settings_answer(problem: Problem) -> dict[str, Any]:
 
 
 def savings_answer(found: Plan) -> dict[str, Any]:
-    """The same training without waiting: each client's slots moved to the first in which it can train."""
+    """Compare with the same training without waiting: each client's slots moved to the first in which it can train."""
     problem = found.problem
     can = problem.costs.can_train()
     first = can & (np.cumsum(can, axis=1) <= found.slots_per_client[:, None])
@@ -119,7 +118,7 @@ def savings_answer(found: Plan) -> dict[str, Any]:
 
 
 def no_slack_answer(problem: Problem) -> dict[str, Any]:
-    """How far the budget reaches if everyone trains from the first slot on."""
+    """Return how far the budget reaches if everyone trains from the first slot on."""
     within = replace(problem, traces=problem.traces.window(problem.first_slot, problem.horizon), deadline=None)
     try:
         made = no_slack_plan(within)
@@ -134,7 +133,7 @@ def no_slack_answer(problem: Problem) -> dict[str, Any]:
 
 
 def metrics_answer(found: Plan) -> dict[str, Any]:
-    """Figures of the schedule; infinity, which JSON does not know, is the text "inf"."""
+    """Return figures of the schedule; infinity, which JSON lacks, is the text "inf"."""
     figures, names = found.metrics, found.problem.fleet.names
     return {
         "rho_h": "inf" if math.isinf(figures.rho_h) else figures.rho_h,
@@ -150,7 +149,7 @@ def metrics_answer(found: Plan) -> dict[str, Any]:
 
 
 def bits(packed: NDArray[np.uint8]) -> dict[str, Any]:
-    """A matrix of bits: a twentieth of its size as JSON lists."""
+    """Return a matrix of bits in a twentieth of its size as JSON lists."""
     return {
         "rows": len(packed),
         "row_bytes": int(packed.shape[1]),
@@ -160,6 +159,6 @@ def bits(packed: NDArray[np.uint8]) -> dict[str, Any]:
 
 
 def rounded(values: NDArray[np.float64], digits: int = 6) -> list[float]:
-    """As JSON numbers without the digits that nobody reads."""
+    """Return JSON numbers without digits that nobody reads."""
     listed: list[float] = np.round(values, digits).tolist()
     return listed

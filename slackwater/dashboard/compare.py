@@ -14,7 +14,7 @@ MOST = 8
 
 
 def compare_answer(chosen: Sequence[tuple[Entry, RunReader | None]]) -> dict[str, Any]:
-    """A column for each; one that cannot be read says why and does not hide the others."""
+    """Return a column for each; one that cannot be read says why and does not hide the others."""
     if len(chosen) > MOST:
         raise ScenarioError(f"{len(chosen)} are too many to compare; choose up to {MOST}.")
     return {"columns": [_column(entry, reader) for entry, reader in chosen]}
@@ -44,6 +44,7 @@ def _of_run(reader: RunReader) -> dict[str, Any]:
         "plan": fixed["plan"],
         "metrics": fixed["metrics"],
         "run": {
+            "kind": state["kind"],
             "status": state["status"],
             "spent_kg": state["spent_kg"],
             "rounds_done": state["rounds_done"],

@@ -32,7 +32,7 @@ class Watch:
         """The thread that looks now; an older one that wakes up late sees that it is not meant."""
 
     def join(self) -> None:
-        """One more watcher; the first starts the thread."""
+        """Add a watcher; the first starts the thread."""
         with self._changed:
             self._watchers += 1
             if self._watchers == 1:
@@ -40,19 +40,19 @@ class Watch:
                 threading.Thread(target=self._look, args=(looker,), daemon=True).start()
 
     def leave(self) -> None:
-        """One watcher less; the thread ends after the last."""
+        """Leave as a watcher; the thread ends after the last."""
         with self._changed:
             self._watchers -= 1
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """The server ends."""
+        """Stop because the server ends."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
 
     def wait(self, seen: int, seconds: float) -> tuple[int, str | None] | None:
-        """Number of the latest change and what is wrong, once there is a newer than `seen`; None if it took too long."""
+        """Return the number of the latest change after `seen` and what is wrong, or None after so many seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._number > seen or self._stopped, timeout=seconds)
             if self._stopped or self._number <= seen:
@@ -61,7 +61,7 @@ class Watch:
 
     @property
     def stopped(self) -> bool:
-        """Whether the server is ending."""
+        """Return whether the server is ending."""
         return self._stopped
 
     def _look(self, me: object) -> None:
@@ -133,5 +133,5 @@ def _follow(watch: Watch, send: Callable[[bytes], None]) -> None:
 
 
 def message(kind: str, content: dict[str, Any]) -> bytes:
-    """One event; JSON has no line breaks, so it is one line."""
+    """Return one event; JSON has no line breaks, so it is one line."""
     return f"event: {kind}\ndata: {json.dumps(content, allow_nan=False)}\n\n".encode()

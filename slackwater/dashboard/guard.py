@@ -32,20 +32,23 @@ class Guard:
     port: int
     hosts: frozenset[str]
     """Names by which it may be called, lower case, without the port."""
+    further: frozenset[str] = frozenset()
+    """Names that the owner added, lower case. Any port will do for these: a proxy in front has its own."""
     any_address: bool = False
     """Whether any IP address will do as a name: for a server that listens on all of them."""
     token: str | None = None
 
     @classmethod
     def of(cls, host: str, port: int, *, token: str | None, names: tuple[str, ...] = ()) -> Guard:
-        """For a server that listens on `host`; `names` are further ones by which it may be called."""
+        """Return the checks of a server that listens on `host`; `names` are further names by which it may be called."""
         loopback = is_loopback(host)
         if not loopback and not token:
             raise ValueError("off the loopback address a token is needed")
         own = LOOPBACK_NAMES if loopback else (*LOOPBACK_NAMES, host, socket.gethostname())
         return cls(
             port=port,
-            hosts=frozenset(name.lower() for name in (*own, *names)),
+            hosts=frozenset(name.lower() for name in own),
+            further=frozenset(name.lower() for name in names),
             any_address=host in ("0.0.0.0", "::", ""),
             token=token,
         )
@@ -56,11 +59,11 @@ class Guard:
         return f"slackwater_{self.port}"
 
     def check(self, headers: Mapping[str, str], path: str, offered: str | None = None) -> Refusal | None:
-        """Why the request is refused, or None. `offered` is a token from the address."""
+        """Return why the request is refused, or None. `offered` is a token from the address."""
         return self._host(headers) or self._origin(headers, path) or self._token(headers, offered)
 
     def is_token(self, offered: str | None) -> bool:
-        """Whether this is the token; takes as long for a near miss as for a wild guess."""
+        """Return whether this is the token, in a time that does not depend on how close it is."""
         if self.token is None or offered is None:
             return False
         return hmac.compare_digest(offered.encode("utf-8", "replace"), self.token.encode())
@@ -68,7 +71,7 @@ class Guard:
     def _host(self, headers: Mapping[str, str]) -> Refusal | None:
         name, port = _split(headers.get("Host", ""))
         ours = name in self.hosts or (self.any_address and _is_address(name))
-        if name and ours and (80 if port is None else port) == self.port:
+        if name and (name in self.further or (ours and (80 if port is None else port) == self.port)):
             return None
         return Refusal(
             status=421,
@@ -107,8 +110,13 @@ class Guard:
         return None if found is None else found.value
 
 
+def is_bare_name(name: str) -> bool:
+    """Return whether a name is that of a host alone: without scheme, port or path."""
+    return bool(name) and not any(map(str.isspace, name)) and _split(name) == (name.lower(), None)
+
+
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server on this address."""
+    """Return whether only this machine can reach a server on this address."""
     if host.lower() == "localhost":
         return True
     try:

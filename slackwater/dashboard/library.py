@@ -74,7 +74,7 @@ class Library:
         self._lock = threading.Lock()
 
     def entries(self) -> list[Entry]:
-        """All there is now, the scenario first; new runs appear as they are made."""
+        """Return all that is there now, the scenario first; new runs appear as they are made."""
         found = []
         if self._scenario is not None:
             found.append(self._entry("scenario", self._scenario))
@@ -92,7 +92,7 @@ class Library:
         return list(self._found.values())
 
     def entry(self, entry_id: str) -> Entry:
-        """What an id names; the folder is looked through again only for one that is not known yet."""
+        """Return what an id names; the folder is searched again only for an unknown id."""
         if entry_id not in self._found:
             self.entries()
         if entry_id in self._found:
@@ -100,7 +100,7 @@ class Library:
         raise NotFound("There is no such scenario, plan or run here; it may have been moved. Load the page again.")
 
     def problem(self, entry_id: str) -> Opened:
-        """The problem behind a scenario, a plan or a run; read again when the file has changed."""
+        """Return the problem of a scenario, a plan or a run; it is read again when the file has changed."""
         one = self.entry(entry_id)
         key = (one.id, 0 if one.kind == "run" else _stamp(one.path))  # the plan of a run never changes
         with self._lock:
@@ -130,7 +130,7 @@ class Library:
 
 
 def read_plan(path: Path) -> Plan:
-    """A plan file, unless it is too large to show."""
+    """Read a plan file, unless it is too large to show."""
     if path.stat().st_size > MOST_PLAN_BYTES:
         raise SlackwaterError(
             f"{path.name} has {path.stat().st_size / 2**20:,.0f} MiB, more than the {MOST_PLAN_BYTES // 2**20} that can be shown "
@@ -151,7 +151,7 @@ def _stamp(path: Path) -> int:
 
 
 def _data_of(plan: Plan) -> DataText:
-    """Where the intensity of a stored plan came from, as far as a scenario can name it."""
+    """Return where the intensity of a stored plan came from, as far as a scenario can name it."""
     traces = plan.problem.traces
     if traces.provenance and all(known.synthetic for known in traces.provenance):
         return DataText(source="typical", factor=traces.factor)

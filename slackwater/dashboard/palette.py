@@ -53,7 +53,7 @@ _DARK_SERIES = ("#56B4E9", "#F28C3A", "#2FC79B", "#E39BC4", "#8FD0F5", "#E6B84A"
 
 
 def palette_css() -> str:
-    """Variables for both schemes; a class on the root element overrides what the system asks for."""
+    """Return variables for both colour schemes; a class on the root element overrides the system's choice."""
     light = _block(_LIGHT, style.SERIES)
     dark = _block(_DARK, _DARK_SERIES)
     return (

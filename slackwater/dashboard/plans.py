@@ -51,7 +51,7 @@ class Asked:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Asked:
-        """From the fields of a request, each checked."""
+        """Read the fields of a request, each checked."""
         alpha = query.get("alpha")
         return cls(
             source=query.get("source", ""),
@@ -66,7 +66,7 @@ class Asked:
         )
 
     def variant(self, problem: Problem) -> Problem:
-        """The problem with what the sliders say."""
+        """Return the problem with the settings of the sliders."""
         changes = {
             key: getattr(self, key)
             for key in ("budget_kg", "slack", "alpha", "fine_tune")
@@ -82,7 +82,7 @@ class Asked:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What the answer depends on."""
+        """Return what the answer depends on."""
         return self.source, self.budget_kg, self.slack, self.alpha, self.fine_tune, self.end
 
 
@@ -101,7 +101,7 @@ class Plans:
         self._worker.close()
 
     def problem(self, source: str) -> dict[str, Any]:
-        """What does not change with the sliders: clients, grids, times, and how far the sliders go."""
+        """Return what does not change with the sliders: clients, grids, times, and how far the sliders go."""
         problem = self._problem(source)
         reach = most_slack(problem)
         wide = problem.with_settings(slack=reach)
@@ -136,7 +136,7 @@ class Plans:
         }
 
     def quick(self, asked: Asked) -> dict[str, Any]:
-        """A plan while a slider moves: exact for the end time on show; the search over all of them follows."""
+        """Plan while a slider moves: exact for the end time on show; the search over all of them follows."""
         wanted = self._claim(asked)
         variant = asked.variant(self._problem(asked.source))
         known = self._known.get(("best", *asked.key))
@@ -158,13 +158,13 @@ class Plans:
             return {"status": "searching", "message": "No schedule for the end time on show; looking at the others."}
 
     def best(self, asked: Asked) -> dict[str, Any]:
-        """The plan over all end times, with metrics; None of it is shown before it is proved."""
+        """Return the plan over all end times, with metrics; nothing is shown before it is proved."""
         wanted = self._claim(asked)
         variant = asked.variant(self._problem(asked.source))
         return self._remembered(("best", *asked.key), lambda: self._worker.ask("best", variant, asked.end, wanted))
 
     def front(self, asked: Asked) -> dict[str, Any]:
-        """Budget against objective around the current plan, at its end time."""
+        """Return budget against objective around the current plan, at its end time."""
         if asked.end is None:
             raise ScenarioError("The front is drawn for one end time: give end, a whole number.")
         wanted = self._claim(asked)
@@ -172,7 +172,7 @@ class Plans:
         return self._remembered(("front", *asked.key), lambda: self._worker.ask("front", variant, asked.end, wanted))
 
     def scenario(self, asked: Asked) -> dict[str, Any]:
-        """The settings on show as a scenario file."""
+        """Return the settings on show as a scenario file."""
         opened = self._library.problem(asked.source)
         return {"toml": scenario_text(asked.variant(opened.problem), opened.data, end=asked.end)}
 
@@ -209,7 +209,7 @@ class Plans:
 
 
 def most_slack(problem: Problem) -> int:
-    """How far the slack may go: as the traces reach, and arrays given by slot."""
+    """Return how far the slack may go: as far as the traces and the arrays given by slot reach."""
     own = problem.horizon - problem.rounds
     if problem.available is not None or problem.server_kg is not None:
         return own
@@ -218,7 +218,7 @@ def most_slack(problem: Problem) -> int:
 
 
 def _or_sentence(work: Callable[[], T]) -> T | dict[str, Any]:
-    """An infeasible problem is an answer like others: it says what would do."""
+    """Return an infeasible problem as an answer that says what would be feasible."""
     try:
         return work()
     except InfeasibleError as error:

@@ -7,6 +7,8 @@ import math
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,11 @@ import numpy as np
 from slackwater.dashboard import answers
 from slackwater.errors import SlackwaterError
 from slackwater.ledger.journal import Journal, Replan
-from slackwater.ledger.schema import connect
+from slackwater.ledger.kinds import KINDS
+from slackwater.ledger.queries import LedgerQueries, PlanInForce, one_moment
+from slackwater.ledger.run import RunKind
+from slackwater.ledger.schema import connect, damage, kind_of_old
+from slackwater.planning.emissions import kg_by_slot
 from slackwater.planning.plan import Plan
 from slackwater.planning.storage import plan_from_dict
 from slackwater.report.view import has_times
@@ -40,8 +46,8 @@ _STATUS = {
 
 
 def plan_of_run(path: Path) -> Plan:
-    """The plan that a run was started with."""
-    with _Reading(path) as db:
+    """Return the plan that a run was started with."""
+    with _reading(path) as db:
         return _plan(db, path)
 
 
@@ -52,14 +58,14 @@ class RunReader:
     path: Path
     label: str
     rounds: list[dict[str, Any]] = field(default_factory=list)
-    """Rounds read so far; the file only ever grows by more of them."""
+    """Rounds read so far; they are read anew when the run returns to an earlier checkpoint."""
     _plan: Plan | None = None
     _fixed: dict[str, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def look(self, since: int = 0) -> dict[str, Any]:
-        """The state now, with the rounds from number `since` on."""
-        with self._lock, _Reading(self.path) as db:
+        """Return the state now, with the rounds from number `since` on."""
+        with self._lock, _reading(self.path) as db:
             if self._plan is None:
                 self._plan = _plan(db, self.path)
                 self._fixed = _fixed(db, self._plan)
@@ -67,24 +73,26 @@ class RunReader:
             return self._state(db, self._plan, since)
 
     def fixed(self) -> dict[str, Any]:
-        """What never changes in a run: its plan, clients and settings."""
+        """Return what never changes in a run: its plan, clients and settings."""
         if not self._fixed:
             self.look()
         return self._fixed
 
     def version(self) -> tuple[object, ...]:
-        """Changes whenever somebody has written to the run."""
-        with _Reading(self.path) as db:
+        """Return a value that changes whenever somebody has written to the run."""
+        with _reading(self.path) as db:
             status = db.execute("SELECT status FROM run").fetchone()
             last = [
                 db.execute(f"SELECT coalesce(max({key}), -1) FROM {table}").fetchone()[0] for key, table in _GROWING
             ]
-            return (None if status is None else status[0], *last)
+            return (None if status is None else status[0], LedgerQueries(db, self.path).last_line(), *last)
 
     def _read_rounds(self, db: sqlite3.Connection) -> None:
         assert self._plan is not None
         number = {str(name): at for at, name in enumerate(self._plan.problem.fleet.names)}
         after = self.rounds[-1]["slot"] if self.rounds else -1
+        if db.execute("SELECT count(*) FROM rounds WHERE slot <= ?", (after,)).fetchone()[0] != len(self.rounds):
+            self.rounds, after = [], -1  # the run returned to an earlier checkpoint
         query = (
             "SELECT slot, number, slot_start, in_window, participants, loss, accuracy, spent_kg, seconds FROM rounds "
             "WHERE slot > ? ORDER BY slot LIMIT ?"
@@ -93,7 +101,7 @@ class RunReader:
             names = _parsed(row["participants"], "the participants of a round", self.path)
             if not isinstance(names, list):
                 raise SlackwaterError(
-                    f"{self.path.parent.name}: the participants of slot {row['slot']} are not a list."
+                    f"{self.path.parent.name}: the participants of slot {row['slot']} are not a list. Restore its folder from a backup."
                 )
             self.rounds.append(
                 {
@@ -111,34 +119,40 @@ class RunReader:
 
     def _state(self, db: sqlite3.Connection, plan: Plan, since: int) -> dict[str, Any]:
         status = str(db.execute("SELECT status FROM run").fetchone()[0])
-        spent = float(db.execute("SELECT coalesce(sum(kg), 0.0) FROM charges").fetchone()[0])
-        planned = self._fixed["planned_kg"]
+        ledger = LedgerQueries(db, self.path)
+        journal = ledger.journal
+        in_force = ledger.in_force(plan, done=status == "done", spent_kg=ledger.ledger.spent_kg())
+        figures = ledger.figures(in_force)
         done = self.rounds[-1]["slot"] if self.rounds else -1
-        # A slot is charged before it is trained, so the plan is compared at the last slot that was charged, not at the last round.
-        charged = int(db.execute("SELECT coalesce(max(slot), -1) FROM charges WHERE kind = 'charge'").fetchone()[0])
-        due = planned[min(charged, len(planned) - 1)] if charged >= 0 and planned else 0.0
         silent = max(0.0, time.time() - self._written_at())
-        journal = Journal(db, self.path)
-        coming = self._coming(plan, done, journal)
+        with damage(self.path):
+            coming = self._coming(plan, done, journal)
         now = self._under_way(plan, journal) or (coming[0] if coming and not journal.get("guide") else None)
         return {
             "label": self.label,
+            "kind": self._fixed["kind"],
             "status": status,
             "sentence": _STATUS.get(status, status),
             "silent_s": round(silent, 1),
             "quiet": status == "running" and silent > _SILENT_S,
-            "spent_kg": spent,
+            "figures": figures.to_dict(),
+            "spent_kg": figures.spent_kg,
             "budget_kg": self._fixed["budget_kg"],
-            "planned_kg": plan.emissions_kg,
-            "off_plan_kg": spent - due,
-            "expected_kg": spent + max(plan.emissions_kg - due, 0.0) if status != "done" else spent,
+            "planned_kg": figures.planned_kg,
+            "first_plan_kg": figures.first_plan_kg,
+            "off_plan_kg": figures.spent_kg - figures.planned_until_now_kg if in_force.is_noted else None,
+            "expected_kg": figures.expected_kg,
             "last_slot": done,
+            "decided_slots": in_force.decided,
+            "slots": in_force.end,
             "rounds_done": len(self.rounds),
             "rounds_planned": self._fixed["rounds_planned"],
             "shortened": len(self.rounds) >= MOST_ROUNDS,
             "now": now if status == "running" else None,
             "next": next((one for one in coming if status != "running" or one != now), None),
-            "charges": _charges(db),
+            "missed": figures.client_slots_missed,
+            "in_force": None if in_force.is_first else self._in_force(in_force),
+            "charges": _charges(ledger),
             "scores": _scores(db),
             "outcomes": dict(db.execute("SELECT outcome, count(*) FROM attempts GROUP BY 1").fetchall())
             if _live(db)
@@ -149,8 +163,19 @@ class RunReader:
             "rounds": self.rounds[since:],
         }
 
+    def _in_force(self, in_force: PlanInForce) -> dict[str, Any]:
+        """Return the plan in force for the page, where it is not the first: sums by slot, who is to train, the window."""
+        kg, window = in_force.kg_by_slot, [one["slot"] for one in self.rounds if one["in_window"]]
+        begins = min(window, default=max(0, in_force.end - in_force.first.problem.fine_tune))
+        return {
+            "planned_kg": None if np.isnan(kg).any() else np.cumsum(kg).tolist(),
+            "rest_kg": np.cumsum(np.nan_to_num(kg[in_force.decided :])).tolist(),
+            "schedule": answers.bits(np.packbits(in_force.wanted, axis=1)),
+            "window": [begins, max(begins, in_force.end)],
+        }
+
     def _coming(self, plan: Plan, done: int, journal: Journal) -> list[dict[str, Any]]:
-        """Who trains in the next two slots with somebody in them: by the last plan of a live run, else by the first."""
+        """Return who trains in the next two busy slots: by the last plan of a live run, else by the first."""
         noted = journal.get("coming")
         if noted is not None:
             number = {str(name): at for at, name in enumerate(plan.problem.fleet.names)}
@@ -161,7 +186,7 @@ class RunReader:
         return [self._slot(plan, slot, clients) for slot, clients in found[:2]]
 
     def _under_way(self, plan: Plan, journal: Journal) -> dict[str, Any] | None:
-        """Clients of a live run that were sent their work and have not answered."""
+        """Return the clients of a live run that were sent their work and have not answered."""
         running = {one.client: one.slot for one in journal.attempts(outcome="running")}
         if not running:
             return None
@@ -188,36 +213,26 @@ class RunReader:
         return max(times, default=0.0)
 
 
-_GROWING = (("id", "charges"), ("id", "events"), ("slot", "rounds"), ("slot", "evaluations"))
+_GROWING = (("id", "events"), ("slot", "rounds"), ("slot", "evaluations"))
 
 
-class _Reading:
-    """A connection for one look; it holds no lock between looks, so that the run is not disturbed. Errors become sentences."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> sqlite3.Connection:
-        if not self._path.is_file():
-            raise SlackwaterError(
-                f"The run in {self._path.parent.name} is gone: its {self._path.name} was moved or deleted."
-            )
+@contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a run for one look, of one moment; no lock is held between looks. Errors become sentences."""
+    where = path.parent.name
+    if not path.is_file():
+        raise SlackwaterError(f"The run in {where} is gone: its {path.name} was moved or deleted.")
+    try:
+        db = connect(path, read_only=True)
         try:
-            self._db = connect(self._path, read_only=True)
-        except sqlite3.Error as error:
-            raise self._sentence(error) from None
-        return self._db
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self._db.close()
-        if isinstance(error, sqlite3.Error):
-            raise self._sentence(error) from None
-
-    def _sentence(self, error: sqlite3.Error) -> SlackwaterError:
-        return SlackwaterError(
-            f"The run in {self._path.parent.name} cannot be read: {error}. If it is being copied or started, wait; else the file "
-            "is damaged."
-        )
+            with one_moment(db):
+                yield db
+        finally:
+            db.close()
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's own words may hold bytes of a damaged file
+        raise SlackwaterError(
+            f"The run in {where} cannot be read: {error}. If it is being copied or started, wait; else the file is damaged."
+        ) from None
 
 
 def _plan(db: sqlite3.Connection, path: Path) -> Plan:
@@ -233,15 +248,15 @@ def _plan(db: sqlite3.Connection, path: Path) -> Plan:
 
 
 def _fixed(db: sqlite3.Connection, plan: Plan) -> dict[str, Any]:
-    run = db.execute("SELECT id, created_at, budget_kg, settings, task, versions FROM run").fetchone()
-    problem, costs, matrix = plan.problem, plan.problem.costs, plan.matrix
+    run = db.execute("SELECT * FROM run").fetchone()
+    kind: RunKind = dict(run).get("kind") or kind_of_old(db)
+    problem, matrix = plan.problem, plan.matrix
     stop = problem.rounds + plan.end
-    per_slot = np.einsum("cs,cs->s", costs.dense(), matrix) + costs.idle_kg()
-    if costs.server_kg is not None:
-        per_slot = per_slot + np.where(matrix.any(axis=0), costs.server_kg, 0.0)
-    per_slot[stop:] = 0.0
+    planned = np.cumsum(kg_by_slot(problem, plan.packed, plan.end))[:stop]
     return {
         "run": run["id"],
+        "kind": kind,
+        "about": KINDS[kind].sentence,
         "created_at": run["created_at"],
         "budget_kg": run["budget_kg"],
         "settings": _table(run["settings"]),
@@ -253,7 +268,7 @@ def _fixed(db: sqlite3.Connection, plan: Plan) -> dict[str, Any]:
         "clients": [str(name) for name in problem.fleet.names],
         "slots": stop,
         "window": [plan.window.start, plan.window.stop],
-        "planned_kg": np.cumsum(per_slot)[:stop].tolist(),
+        "planned_kg": planned.tolist(),
         "busy_slots": np.flatnonzero(matrix.any(axis=0)).tolist(),
         "rounds_planned": int(np.count_nonzero(matrix.any(axis=0))),
         "plan": answers.plan_answer(plan, all_ends=False),
@@ -261,22 +276,18 @@ def _fixed(db: sqlite3.Connection, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _charges(db: sqlite3.Connection) -> dict[str, Any]:
-    """Lines of the ledger by kind: what was measured, forecast, settled."""
-    by_kind = db.execute("SELECT intensity_kind, count(*), sum(kg) FROM charges GROUP BY intensity_kind").fetchall()
-    settled = db.execute(
-        "SELECT kind, count(*), sum(kg) FROM charges WHERE kind IN ('settlement', 'correction') GROUP BY kind"
-    ).fetchall()
-    unplanned = db.execute("SELECT count(*), coalesce(sum(kg), 0) FROM charges WHERE planned = 0").fetchone()
+def _charges(ledger: LedgerQueries) -> dict[str, Any]:
+    """Return lines of the ledger by kind: measured, forecast, settled."""
+    unplanned_lines, unplanned_kg = ledger.unplanned()
     return {
-        "by_intensity": {kind: {"lines": count, "kg": kg} for kind, count, kg in by_kind},
-        "settled": {kind: {"lines": count, "kg": kg} for kind, count, kg in settled},
-        "unplanned": {"lines": unplanned[0], "kg": unplanned[1]},
+        "by_intensity": {kind: {"lines": count, "kg": kg} for kind, (count, kg) in ledger.by_intensity().items()},
+        "settled": {kind: {"lines": count, "kg": kg} for kind, count, _, kg, _ in ledger.differences()},
+        "unplanned": {"lines": unplanned_lines, "kg": unplanned_kg},
     }
 
 
 def _scores(db: sqlite3.Connection) -> list[dict[str, Any]]:
-    """Final results on the global test set; the rounds hold those on the way."""
+    """Return the final results on the global test set; the rounds hold the earlier ones."""
     query = "SELECT slot, model, accuracy, loss FROM evaluations WHERE client = '' AND data = 'test' ORDER BY slot DESC LIMIT 2"
     return [
         {"slot": row["slot"], "model": row["model"], "accuracy": _finite(row["accuracy"]), "loss": _finite(row["loss"])}
@@ -285,7 +296,7 @@ def _scores(db: sqlite3.Connection) -> list[dict[str, Any]]:
 
 
 def _live(db: sqlite3.Connection) -> bool:
-    """Whether the file has the tables of a live run; those of version 1 do not."""
+    """Return whether the file has the tables of a live run; those of version 1 do not."""
     return db.execute("SELECT 1 FROM sqlite_master WHERE name = 'attempts'").fetchone() is not None
 
 
@@ -301,7 +312,7 @@ def _replan(one: Replan) -> dict[str, Any]:
 
 
 def _events(db: sqlite3.Connection) -> list[dict[str, Any]]:
-    """The last events, newest first."""
+    """Return the last events, newest first."""
     query = "SELECT at, level, slot, substr(message, 1, 2000) AS message FROM events ORDER BY id DESC LIMIT ?"
     return [dict(row) for row in db.execute(query, (_MOST_EVENTS,))]
 
@@ -310,11 +321,13 @@ def _parsed(text: Any, what: str, path: Path) -> Any:
     try:
         return json.loads(text)
     except (TypeError, ValueError, RecursionError):
-        raise SlackwaterError(f"The run in {path.parent.name} is damaged: {what} cannot be read.") from None
+        raise SlackwaterError(
+            f"The run in {path.parent.name} is damaged: {what} cannot be read. Restore its folder from a backup."
+        ) from None
 
 
 def _table(text: Any) -> dict[str, Any]:
-    """A JSON object, or nothing: settings and versions are for information only."""
+    """Return a JSON object, empty if there is none: settings and versions are for information only."""
     try:
         found = json.loads(text)
     except (TypeError, ValueError, RecursionError):

@@ -2,88 +2,59 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
 
+import tomlkit
+from pydantic import BaseModel
+
+from slackwater.config import ClientSection, DataSection, Scenario
 from slackwater.dashboard.library import DataText
 from slackwater.errors import ScenarioError
-from slackwater.planning.fleet import Client
-from slackwater.planning.problem import Problem
-from slackwater.units import utc
+from slackwater.planning.problem import SETTINGS, Problem
+
+_ALWAYS = {"slack", "fine_tune", "alpha", "source", "factor"}
+"""Keys that are written even if they have their default value."""
 
 
 def scenario_text(problem: Problem, data: DataText, *, end: int | None = None) -> str:
-    """TOML; an end time that was fixed is a comment, since it is an option of the command."""
+    """Return TOML; an end time that was fixed is a comment, since it is an option of the command."""
     if problem.server_kg is not None or problem.available is not None:
         raise ScenarioError(
             "This plan was made in Python with arrays (server_kg or available), which a scenario file cannot hold."
         )
     if problem.traces.start.year == 1970:
         raise ScenarioError("This plan was made from costs alone (Problem.from_costs); it has no zones for a scenario.")
-    return "\n".join(_lines(problem, data, end)) + "\n"
-
-
-def _lines(problem: Problem, data: DataText, end: int | None) -> Iterator[str]:
-    yield "# Copied from the Slackwater dashboard. Plan it with: slackwater plan scenario.toml" + (
-        "" if end is None else f" --end {end}"
-    )
-    yield ""
-    yield f"start = {utc(problem.first_slot).strftime('%Y-%m-%dT%H:%M:%SZ')}"
-    yield f"rounds = {problem.rounds}"
-    yield f"slack = {problem.horizon - problem.rounds}"
-    yield f"fine_tune = {problem.fine_tune}"
-    if problem.recall:
-        yield f"recall = {problem.recall}"
-    yield f"budget_kg = {value(problem.budget_kg)}"
-    yield f"alpha = {value(problem.alpha)}"
-    if problem.traces.slot_minutes != 60:
-        yield f"slot_minutes = {problem.traces.slot_minutes}"
-    if problem.round_minutes is not None:
-        yield f"round_minutes = {value(problem.round_minutes)}"
-    if problem.window != "all":
-        yield f"window = {value(problem.window)}"
-    if problem.max_parallel is not None:
-        yield f"max_parallel = {problem.max_parallel}"
-    yield from ("", "[data]", f"source = {value(data.source)}", f"factor = {value(data.factor)}")
-    if data.fill_hours:
-        yield f"fill_hours = {data.fill_hours}"
+    settings = {name: getattr(problem, name) for name in (*SETTINGS, "budget_kg")} | {
+        "slot_minutes": problem.traces.slot_minutes,
+        "slack": problem.horizon - problem.rounds,
+        "deadline": None,
+    }
+    content: dict[str, Any] = _keys(Scenario, settings) | {"data": _keys(DataSection, asdict(data))}
     if problem.server is not None:
-        server = problem.server
-        yield from ("", "[server]", f"zone = {value(server.zone)}", f"power_w = {value(server.power_w)}")
-        yield f"pue = {value(server.pue)}"
-    for client in problem.fleet:
-        yield from ("", "[[client]]", *_client(client))
+        content["server"] = asdict(problem.server)
+    if problem.reported_by:
+        content["report"] = dict(problem.reported_by)
+    content["client"] = [_keys(ClientSection, asdict(client)) for client in problem.fleet]
+    option = "" if end is None else f" --end {end}"
+    return f"# Copied from the Slackwater dashboard. Plan it with: slackwater plan scenario.toml{option}\n\n{toml(content)}"
 
 
-def _client(client: Client) -> Iterator[str]:
-    yield f"name = {value(client.name)}"
-    yield f"zone = {value(client.zone)}"
-    usual = {"power_w": None, "energy_kwh": None, "idle_w": 0.0, "pue": 1.0, "min_slots": 0, "max_slots": None}
-    for key, default in usual.items():
-        own = getattr(client, key)
-        if own != default:
-            yield f"{key} = {value(own)}"
-    if client.unavailable:
-        yield f"unavailable = {value(list(client.unavailable))}"
+def _keys(section: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a section, in its order, that differ from their defaults."""
+    fields = section.model_fields
+    return {
+        key: values[key] for key in fields if key in values and (key in _ALWAYS or values[key] != fields[key].default)
+    }
 
 
-def value(item: object) -> str:
-    """A TOML value on one line."""
-    if isinstance(item, bool):
-        return str(item).lower()
-    if isinstance(item, int):
-        return str(item)
-    if isinstance(item, float):
-        return repr(item) if math.isfinite(item) else str(item)
-    if isinstance(item, str):
-        # JSON escapes as TOML does, but for DEL; half a surrogate pair, which no UTF-8 file can hold, is replaced.
-        whole = item.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return json.dumps(whole, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(item, Mapping):
-        if set(item) == {"*"}:
-            return value(item["*"])
-        return "{ " + ", ".join(f"{value(str(key))} = {value(one)}" for key, one in item.items()) + " }"
-    if isinstance(item, list | tuple):
-        return "[" + ", ".join(value(one) for one in item) + "]"
-    raise ScenarioError(f"{item!r} cannot be written into a scenario.")
+def toml(content: Mapping[str, Any]) -> str:
+    """Return TOML; half a surrogate pair, which no UTF-8 file can hold, is replaced."""
+    return tomlkit.dumps(_plain(content)).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):  # the same providers for every zone are a list
+        return _plain(value["*"]) if set(value) == {"*"} else {str(key): _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

@@ -85,7 +85,7 @@ class Dashboard(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """The port it listens on, also where it was asked for any."""
+        """Return the port it listens on, also if it was asked for any."""
         return int(self.server_address[1])
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Dashboard(ThreadingHTTPServer):
         self.server_close()
 
     def reader(self, run: str) -> RunReader:
-        """The reader of a run, kept between requests."""
+        """Return the reader of a run, kept between requests."""
         entry = self.library.entry(run)
         if entry.kind != "run":
             raise ScenarioError(f"{entry.label} is a {entry.kind}, not a run.")
@@ -105,21 +105,21 @@ class Dashboard(ThreadingHTTPServer):
             return self._readers[run]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own, unless there are too many already."""
+        """Start a thread for the answer, unless there are too many already."""
         if self._connections.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """As the base class, and count."""
+        """Call the base class, and count."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away is no error; the rest is for the log, not for the terminal's users."""
+        """Write errors to the log, not to the terminal; a browser that went away is no error."""
         log.debug("a connection ended early", exc_info=True)
 
     def _sources(self, query: Mapping[str, str]) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _only_get
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests go to the log, where --verbose does not show them either: the address may hold a token."""
+        """Write requests to the log, where --verbose does not show them either: the address may hold a token."""
         log.debug("request: %s", self.command)
 
     def _answer(self, answer: Answer, query: Mapping[str, str]) -> None:
@@ -222,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def _keep_token(self, token: str) -> None:
-        """Out of the address, where others may see it, into a cookie."""
+        """Move the token from the address, where others may see it, into a cookie."""
         cookie = f"{self.server.guard.cookie}={token}; HttpOnly; SameSite=Lax; Path=/"
         self._send(HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": "/", "Set-Cookie": cookie})
 
@@ -238,7 +238,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, text.encode(), "application/json")
 
     def _send(self, status: HTTPStatus, content: bytes, kind: str, more: Mapping[str, str] | None = None) -> None:
-        """In one piece: head and body in two would wait for each other on the way."""
+        """Send head and body in one piece: in two they would wait for each other on the way."""
         fields = {"Content-Type": kind, "Content-Length": str(len(content)), **_HEADERS, **(more or {})}
         if self.close_connection:
             fields["Connection"] = "close"
@@ -251,7 +251,7 @@ def _lines(fields: Mapping[str, str]) -> str:
 
 
 def _files() -> dict[str, tuple[bytes, str]]:
-    """Everything that is served as a file, by its address: nothing else is ever opened for a request."""
+    """Return everything that is served as a file, by its address; no request opens anything else."""
     found = {"/palette.css": (palette_css().encode(), _TYPES[".css"])}
     for file in (resources.files("slackwater.dashboard") / "static").iterdir():
         suffix = f".{file.name.rpartition('.')[2]}"
@@ -262,7 +262,7 @@ def _files() -> dict[str, tuple[bytes, str]]:
 
 
 def _finite(content: Any) -> Any:
-    """The same without what JSON does not know: infinity as text, NaN as null."""
+    """Return the same without what JSON lacks: infinity as text, NaN as null."""
     if isinstance(content, dict):
         return {key: _finite(value) for key, value in content.items()}
     if isinstance(content, list | tuple):

@@ -37,7 +37,7 @@ class Worker:
         self._closed = False
 
     def ask(self, job: str, problem: Problem, end: int | None, wanted: Callable[[], bool]) -> dict[str, Any] | None:
-        """The answer, or None if it was no longer wanted before it was there."""
+        """Return the answer, or None if it was no longer wanted before it was there."""
         while not self._turn.acquire(timeout=_LOOK_EVERY_S):
             if not wanted():
                 return None
@@ -118,7 +118,7 @@ def _unwrapped(answer: tuple[str, Any]) -> dict[str, Any]:
 
 
 def _serve() -> None:
-    """Jobs from stdin, answers to stdout, until stdin closes."""
+    """Read jobs from stdin and write answers to stdout, until stdin closes."""
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C in the terminal is for the dashboard, which then closes the pipe
@@ -141,7 +141,7 @@ def _serve() -> None:
 
 
 def _read_jobs(jobs: queue.SimpleQueue[tuple[str, Problem, int | None]]) -> None:
-    """A thread of its own, so that a dashboard that was killed is noticed in the middle of a job too."""
+    """Read jobs in a thread of its own, so that the end of the dashboard is noticed during a job too."""
     while True:
         try:
             jobs.put(pickle.load(sys.stdin.buffer))

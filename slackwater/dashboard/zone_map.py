@@ -14,7 +14,7 @@ from slackwater.units import G_PER_KG, iso
 
 
 def map_answer(library: Library, source: str) -> dict[str, Any]:
-    """Every zone with its place (None where we do not know it), intensity by slot and number of clients."""
+    """Return every zone with its place (None if unknown), intensity by slot and number of clients."""
     problem = library.problem(source).problem
     wide = problem.with_settings(slack=most_slack(problem))
     names, counts = np.unique(np.asarray(problem.fleet.zone, dtype=str), return_counts=True)

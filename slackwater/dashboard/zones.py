@@ -43,5 +43,5 @@ PLACES: dict[str, tuple[float, float]] = {
 
 
 def place(zone: str) -> tuple[float, float] | None:
-    """Longitude and latitude of a zone; a subzone we do not know is not put where its country is."""
+    """Return longitude and latitude of a zone; an unknown subzone is not put where its country is."""
     return PLACES.get(zone)

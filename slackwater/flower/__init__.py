@@ -1,6 +1,6 @@
-"""A schedule carried out on Flower: in this process, in Flower's simulation, or on SuperLink and SuperNodes.
+"""Schedules on Flower: in this process, in Flower's simulation, or on SuperLink and SuperNodes.
 
-Nothing here is imported, Flower least of all, before it is used.
+Names are imported when first used, because Flower takes seconds to load.
 """
 
 from __future__ import annotations
@@ -18,17 +18,12 @@ if TYPE_CHECKING:
     from slackwater.flower.transport import GridTransport
 
 _HOME = {
-    "CarbonAware": "strategy",
-    "GridTransport": "transport",
-    "InProcessGrid": "inprocess",
-    "LocalTrainingError": "client",
-    "Meter": "client",
-    "OutOfTimeError": "client",
-    "deployed": "launch",
-    "in_process": "launch",
-    "measured": "client",
-    "register": "client",
-    "run": "server",
+    "client": ("LocalTrainingError", "Meter", "OutOfTimeError", "measured", "register"),
+    "inprocess": ("InProcessGrid",),
+    "launch": ("deployed", "in_process"),
+    "server": ("run",),
+    "strategy": ("CarbonAware",),
+    "transport": ("GridTransport",),
 }
 __all__ = [
     "CarbonAware",
@@ -44,7 +39,7 @@ __all__ = [
     "run",
 ]
 
-__getattr__ = lazily(__name__, _HOME)
+__getattr__ = lazily(__name__, {name: module for module, names in _HOME.items() for name in names})
 
 
 def __dir__() -> list[str]:

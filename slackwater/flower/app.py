@@ -19,25 +19,23 @@ class App:
     """What pyproject.toml says of an app."""
 
     folder: Path
-    server: str
-    """module:attribute of its ServerApp."""
+    server: str  # module:attribute of its ServerApp
     client: str
-    config: dict[str, Any]
-    """Run config, nested keys joined by dots as Flower does."""
+    config: dict[str, Any]  # run config, nested keys joined by dots as Flower does
 
     @classmethod
     def read(cls, folder: str | Path) -> App:
-        """From the folder that holds pyproject.toml."""
+        """Read the app from the folder that holds pyproject.toml."""
         where = Path(folder).expanduser().absolute()
         path = where / "pyproject.toml"
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ScenarioError(f"There is no Flower app in {where}: it has no pyproject.toml. {_HINT}") from None
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
             raise ScenarioError(f"{path} cannot be read: {error}.") from None
-        section = content.get("tool", {}).get("flwr", {}).get("app", {})
-        components = section.get("components", {})
+        section = _table(_table(_table(content, "tool"), "flwr"), "app")
+        components = _table(section, "components")
         for part in ("serverapp", "clientapp"):
             if not isinstance(components.get(part), str) or ":" not in components[part]:
                 raise ScenarioError(
@@ -47,7 +45,7 @@ class App:
             folder=where,
             server=components["serverapp"],
             client=components["clientapp"],
-            config=_flat(section.get("config", {})),
+            config=_flat(_table(section, "config")),
         )
 
     def load(self, reference: str) -> Any:
@@ -71,7 +69,7 @@ class App:
         return found
 
     def _make_importable(self, package: str) -> None:
-        """First on the path; a package of the same name from another app is forgotten."""
+        """Put the app first on the path; forget a package of the same name from another app."""
         folder = str(self.folder)
         if sys.path[:1] != [folder]:
             sys.path.insert(0, folder)
@@ -80,6 +78,11 @@ class App:
             for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
                 del sys.modules[name]
             importlib.invalidate_caches()
+
+
+def _table(content: dict[str, Any], name: str) -> dict[str, Any]:
+    found = content.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A client's watts: measured at rest and under load, and written into its scenario without touching the rest of it."""
+"""A client's watts, measured at rest and under load, and written into its scenario; the rest of it does not change."""
 
 from __future__ import annotations
 
@@ -14,27 +14,24 @@ from pathlib import Path
 
 import numpy as np
 
+from slackwater.atomic import write_whole
 from slackwater.errors import ScenarioError, SlackwaterError
 from slackwater.flower.energy import EnergyMeter, best_meter
-from slackwater.planning.storage import write_whole
 
-_LOAD_SIZE = 700
-"""Matrices of this size keep a core busy for some milliseconds at a time."""
+_LOAD_SIZE = 700  # matrices of this size keep a core busy for some milliseconds at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watts:
     """What a machine draws."""
 
-    active_w: float
-    """While training, idle draw included."""
+    active_w: float  # while training, idle draw included
     idle_w: float
-    how: str
-    """What measured it, for people."""
+    how: str  # what measured it, for people
 
 
 def measure(seconds: float, command: Sequence[str] = (), meter: EnergyMeter | None = None) -> Watts:
-    """Watts of this machine at rest, then under load: that of `command`, or products of matrices on all cores."""
+    """Measure the watts of this machine at rest, then under load: `command`, or products of matrices on all cores."""
     found = meter or best_meter()
     if found is None:
         raise SlackwaterError(
@@ -121,7 +118,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _load(seconds: float) -> None:
-    """All cores busy; NumPy lets go of the interpreter's lock while it multiplies."""
+    """Keep all cores busy; NumPy releases the interpreter's lock while it multiplies."""
     until = time.monotonic() + seconds
 
     def multiply() -> None:

@@ -8,6 +8,8 @@ def train(msg, context):
     with slackwater.flower.measured(msg, context) as meter:
         model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
         loss = fit(model, data, stop=lambda: meter.out_of_time)
+        with meter.evaluating():  # where the client evaluates too: its energy is a cause of its own in the ledger
+            accuracy = test(model, held_out)
     return meter.reply(model.state_dict(), num_examples=len(data), loss=loss)
 """
 
@@ -19,7 +21,6 @@ import os
 import random
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -28,25 +29,14 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from slackwater import time_source
 from slackwater.errors import SlackwaterError
+from slackwater.flower import records
 from slackwater.flower.energy import EnergyMeter, best_meter
-from slackwater.flower.records import (
-    ARRAYS,
-    CONFIG,
-    METRICS,
-    NAME,
-    OWN,
-    PARTITION,
-    PARTITIONS,
-    POWER,
-    ZONE,
-    as_arrays,
-    failure_text,
-    to_arrays,
-)
+from slackwater.flower.records import CONFIG, NAME, OWN, POWER, as_arrays, failure_text, to_arrays
 
 log = logging.getLogger(__name__)
-_DESCRIBES = (NAME, ZONE, POWER, PARTITION, PARTITIONS)
+_DESCRIBES = (NAME, records.ZONE, POWER, records.PARTITION, records.PARTITIONS)
 """What a node says of itself; nothing else of its node config leaves it."""
 _MARGIN, _LONGEST_MARGIN_S = 0.1, 30.0
 """Share of the time left, and seconds at most, that are kept for sending the reply."""
@@ -55,7 +45,7 @@ _GIVE_UP_S = 10.0
 
 
 class OutOfTimeError(SlackwaterError):
-    """Local training went on to the end of its slot and was stopped."""
+    """Local training was stopped at the end of its slot."""
 
 
 class LocalTrainingError(SlackwaterError):
@@ -81,15 +71,15 @@ class Meter:
         self._message, self._energy = message, energy
         self._name = str(context.node_config.get(NAME, ""))
         self._power = context.node_config.get(POWER)
-        self.slot: int | None = config.get("slot")
-        """Counted from 0; None where the message is not from a plan."""
+        self.slot: int | None = config.get("slot")  # counted from 0; None where the message is not from a plan
         self.seed: int | None = config.get("seed")
         """Of this client and slot. `measured` has seeded Python's, NumPy's and PyTorch's generators with it."""
-        self._started, self._started_at = time.monotonic(), time.time()
+        self._started, self._started_at = time_source.monotonic(), time_source.now().timestamp()
         self._ended_s: float | None = None
         self._kwh: float | None = None
+        self._evaluated_s: float | None = None
         ends_at, left_s = config.get("ends-at"), config.get("seconds-left")
-        # The smaller: a clock that is slow here must not make this client go on after its slot.
+        # The smaller: a slow clock here must not let this client continue after its slot.
         left = [float(each) for each in (ends_at and ends_at - self._started_at, left_s) if each is not None]
         self.hard_stop: float | None = self._started + min(left) if left else None
         """On the monotonic clock; None: there is no end."""
@@ -98,33 +88,41 @@ class Meter:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether to stop now: look at it before each step, and what was learnt until then is still sent."""
-        if self.hard_stop is None or time.monotonic() < self.hard_stop - self._margin_s:
+        """Return whether to stop now: check it before each step, and what was learnt until then is still sent."""
+        if self.hard_stop is None or time_source.monotonic() < self.hard_stop - self._margin_s:
             return False
         self.stopped_early = True
         return True
 
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Time an evaluation within the `measured` block: the server books its part of the energy as evaluation."""
+        began = time_source.monotonic()
+        try:
+            yield
+        finally:
+            self._evaluated_s = (self._evaluated_s or 0.0) + time_source.monotonic() - began
+
     def reply(
         self, model: Mapping[str, Any] | ArrayRecord, *, num_examples: int, loss: float | None = None, **metrics: float
     ) -> Message:
-        """The reply to the server: the model as a state dict, how many samples it saw, and its mean loss."""
+        """Return the reply to the server: the model as a state dict, how many samples it saw, and its mean loss."""
         if self._ended_s is None:
             raise SlackwaterError(
                 "meter.reply belongs after the `with measured(..)` block: only then is the energy known."
             )
         numbers: dict[str, int | float] = {"num-examples": num_examples, **metrics}
-        if loss is not None:
-            numbers["train-loss"] = float(loss)
+        numbers |= {} if loss is None else {"train-loss": float(loss)}
         content: dict[str, Any] = {
-            ARRAYS: _record(model),
-            METRICS: MetricRecord(dict(numbers)),
+            records.ARRAYS: model if isinstance(model, ArrayRecord) else to_arrays(as_arrays(model)),
+            records.METRICS: MetricRecord(dict(numbers)),
             OWN: ConfigRecord({key: value for key, value in self.told().items() if value is not None}),
         }
         return Message(RecordDict(content), reply_to=self._message)
 
     def told(self) -> dict[str, Any]:
-        """What is reported besides the model."""
-        seconds = time.monotonic() - self._started if self._ended_s is None else self._ended_s
+        """Return what is reported besides the model."""
+        seconds = time_source.monotonic() - self._started if self._ended_s is None else self._ended_s
         if self._kwh is not None and self._energy is not None:
             method = f"measured by {self._energy.name}"
         elif self._power is not None:
@@ -132,58 +130,54 @@ class Meter:
         else:
             method = "not measured: the scenario's power and the time"
         return {
-            NAME: self._name or None,
-            "started-at": self._started_at,
-            "ended-at": self._started_at + seconds,
-            "seconds": seconds,
-            "energy-kwh": self._kwh,
-            "energy-method": method,
-            "stopped-early": self.stopped_early,
-        }
+            NAME: self._name or None, "started-at": self._started_at, "ended-at": self._started_at + seconds,
+            "seconds": seconds, "evaluation-seconds": self._evaluated_s, "energy-kwh": self._kwh,
+            "energy-method": method, "stopped-early": self.stopped_early,
+        }  # fmt: skip
 
-    def _start(self) -> None:
-        if self._energy is not None:
-            self._energy.start()
-
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Stop the time and the energy; `measured` does it."""
         if self._ended_s is None:
-            self._ended_s = time.monotonic() - self._started
+            self._ended_s = time_source.monotonic() - self._started
             self._kwh = self._energy.stop() if self._energy is not None else None
 
 
 @contextmanager
 def measured(message: Message, context: Context, *, energy: bool = True) -> Iterator[Meter]:
-    """Around local training: one PyTorch thread, the slot's seed, time and energy, and an end at the end of the slot.
+    """Measure local training: one PyTorch thread, the slot's seed, time and energy, and a stop at the end of the slot.
 
-    Training that does not heed `meter.out_of_time` is interrupted when its slot ends. Energy is measured where it can be
-    (see `slackwater.flower.energy`); the reply says how.
+    Training that ignores `meter.out_of_time` is interrupted when its slot ends. Energy is measured where possible (see
+    `slackwater.flower.energy`); the reply says how.
     """
-    meter = Meter(message, context, best_meter() if energy else None)
+    source = best_meter() if energy else None
+    meter = Meter(message, context, source)
     with ExitStack() as around:
         around.enter_context(_one_thread())
         around.enter_context(_seeded(meter.seed))
         try:
             with _stopped_in_time(meter):
-                meter._start()
+                if source is not None:
+                    source.start()
                 yield meter
         except OutOfTimeError as error:
-            meter._end()
+            meter.end()
             sentence = str(error) or f"Stopped at the end of slot {meter.slot}, before local training was done."
             raise LocalTrainingError(failure_text(sentence, {**meter.told(), "out-of-time": True})) from None
         except Exception as error:
-            meter._end()
+            meter.end()
             raise LocalTrainingError(failure_text(f"{type(error).__name__}: {error}", meter.told())) from error
-        meter._end()
-        log.info("Slot %s: %.1f s, %s.", meter.slot, meter._ended_s, meter.told()["energy-method"])
+        meter.end()
+        told = meter.told()
+        log.info("Slot %s: %.1f s, %s.", meter.slot, told["seconds"], told["energy-method"])
 
 
 @contextmanager
 def _stopped_in_time(meter: Meter) -> Iterator[None]:
-    """Interrupts this thread when the meter's time is over."""
+    """Interrupt this thread when the meter's time is over."""
     if meter.hard_stop is None:
         yield
         return
-    left_s = meter.hard_stop - time.monotonic()
+    left_s = meter.hard_stop - time_source.monotonic()
     if left_s <= 0:
         raise OutOfTimeError(
             f"The work for slot {meter.slot} came after the slot's end. Is the clock of this machine right?"
@@ -200,7 +194,8 @@ def _stopped_in_time(meter: Meter) -> Iterator[None]:
                 return
             interrupted = True
             _raise_in(thread, OutOfTimeError)
-        if not done.wait(_GIVE_UP_S) and _is_client_process():
+        # Only a process that Flower started for one message of one client may end.
+        if not done.wait(_GIVE_UP_S) and Path(sys.argv[0]).name.startswith("flwr-clientapp"):
             log.error("Local training could not be interrupted at the end of its slot; its process ends.")
             os._exit(1)
 
@@ -220,14 +215,9 @@ def _raise_in(thread: int, error: type[BaseException] | None) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error) if error else None)
 
 
-def _is_client_process() -> bool:
-    """Whether this process is one that Flower started for one message of one client."""
-    return Path(sys.argv[0]).name.startswith("flwr-clientapp")
-
-
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """The same bits on every machine: sums in PyTorch depend on the number of threads."""
+    """Use one thread, for the same bits on every machine: sums in PyTorch depend on the number of threads."""
     torch = sys.modules.get("torch")
     if torch is None:
         yield
@@ -242,7 +232,7 @@ def _one_thread() -> Iterator[None]:
 
 @contextmanager
 def _seeded(seed: int | None) -> Iterator[None]:
-    """Global generators start from the seed, and go on afterwards as if nothing had been drawn."""
+    """Seed the global generators, and restore them afterwards."""
     if seed is None:
         yield
         return
@@ -263,7 +253,3 @@ def _seeded(seed: int | None) -> Iterator[None]:
             numpy.random.set_state(numpy_state)
         if torch:
             torch.set_rng_state(torch_state)
-
-
-def _record(model: Mapping[str, Any] | ArrayRecord) -> ArrayRecord:
-    return model if isinstance(model, ArrayRecord) else to_arrays(as_arrays(model))

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 from slackwater.errors import ScenarioError
 
-_LOCAL = (":local:", ":local-in-memory:")
-"""Flower's own words for a SuperLink that it starts on this machine."""
+_LOCAL = (":local:", ":local-in-memory:")  # Flower's own words for a SuperLink that it starts on this machine
 _PORT = 8000
 
 
@@ -27,7 +26,7 @@ class Connection:
 
     @property
     def on_loopback(self) -> bool:
-        """Whether what is said never leaves this machine."""
+        """Return whether messages never leave this machine."""
         if self.address in _LOCAL or self._host_and_port[0] == "localhost":
             return True
         try:
@@ -36,7 +35,7 @@ class Connection:
             return False
 
     def answers(self, timeout_s: float = 5.0) -> bool:
-        """Whether anything listens there now."""
+        """Return whether anything listens there now."""
         if self.address in _LOCAL:
             return True
         try:
@@ -52,12 +51,12 @@ class Connection:
 
 
 def flower_home() -> Path:
-    """Where Flower keeps its configuration."""
+    """Return the folder of Flower's configuration."""
     return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
 
 
 def read_connection(name: str) -> Connection:
-    """A connection by its name."""
+    """Return a connection by its name."""
     path = flower_home() / "config.toml"
     try:
         sections = tomllib.loads(path.read_text(encoding="utf-8")).get("superlink", {})

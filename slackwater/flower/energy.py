@@ -1,8 +1,8 @@
-"""Energy measured where a client trains: kWh only, the intensity is applied by the server.
+"""Energy measured where a client trains: kWh only; the server applies the intensity.
 
-CodeCarbon where it is installed (pip install 'slackwater[energy]') and finds a sensor; else the processor's own counters
-(RAPL on Linux) where they may be read. Both are of the whole machine. Where there is neither, nothing is measured, and
-the server takes the declared power and the time.
+CodeCarbon where it is installed (pip install 'slackwater[energy]') and finds a sensor, else the processor's counters
+(RAPL on Linux) where they may be read. Both measure the whole machine. With neither, the server takes the declared
+power and the time.
 """
 
 from __future__ import annotations
@@ -26,20 +26,17 @@ class EnergyMeter(Protocol):
 
     @property
     def name(self) -> str:
-        """What measures, for people."""
-        ...
+        """Return what measures, for people."""
 
     def start(self) -> None:
-        """Begin."""
-        ...
+        """Start measuring."""
 
     def stop(self) -> float | None:
-        """kWh since the start; None where nothing could be measured after all."""
-        ...
+        """Return kWh since the start; None where nothing could be measured."""
 
 
 def best_meter() -> EnergyMeter | None:
-    """What there is on this machine; None where nothing measures. CodeCarbon comes first: it knows graphics cards too."""
+    """Return the meter of this machine; None without one. CodeCarbon comes first: it knows graphics cards too."""
     return CodeCarbon.if_installed() or (Rapl() if Rapl.zones() else None)
 
 
@@ -58,7 +55,7 @@ class Rapl:
 
     @staticmethod
     def zones(folder: Path | None = None) -> list[Path]:
-        """Folders of the packages whose counter can be read; what is inside a package is counted with it."""
+        """Return the folders of the packages whose counter can be read; a package counts all inside it."""
         found = []
         for zone in sorted((folder or POWERCAP).glob("*-rapl:*")):
             try:
@@ -70,24 +67,25 @@ class Rapl:
         return found
 
     def start(self) -> None:
-        """Begin, and keep reading."""
+        """Start, and keep reading the counters."""
         self._joules = 0.0
         self._before = {zone: _whole(zone / "energy_uj") for zone in self._zones}
         self._done.clear()
-        self._thread = threading.Thread(target=self._keep_reading, name="slackwater-rapl", daemon=True)
+
+        def keep_reading() -> None:
+            while not self._done.wait(_SAMPLE_S):
+                self._read()
+
+        self._thread = threading.Thread(target=keep_reading, name="slackwater-rapl", daemon=True)
         self._thread.start()
 
     def stop(self) -> float | None:
-        """kWh since the start."""
+        """Return kWh since the start."""
         self._done.set()
         if self._thread is not None:
             self._thread.join()
         self._read()
         return self._joules / _JOULES_PER_KWH if self._zones else None
-
-    def _keep_reading(self) -> None:
-        while not self._done.wait(_SAMPLE_S):
-            self._read()
 
     def _read(self) -> None:
         with self._lock:
@@ -111,15 +109,15 @@ class CodeCarbon:
 
     @classmethod
     def if_installed(cls) -> CodeCarbon | None:
-        """A meter where CodeCarbon is there."""
+        """Return a meter if CodeCarbon is installed."""
         try:
             from codecarbon import OfflineEmissionsTracker  # type: ignore[import-not-found, unused-ignore]
         except ImportError:
             return None
         return cls(OfflineEmissionsTracker)
 
-    def has_sensor(self) -> bool:
-        """Whether any of its sources is one: a graphics card's, or the processor's counters. Known once it has started."""
+    def _has_sensor(self) -> bool:
+        """Return whether it reads a sensor, of a graphics card or the processor; known once it has started."""
         for part in getattr(self._tracker, "_hardware", ()):
             mode = str(getattr(part, "_mode", "")).lower()
             if type(part).__name__ in ("GPU", "AppleSiliconChip") or mode in _SENSORS:
@@ -127,13 +125,13 @@ class CodeCarbon:
         return False
 
     def start(self) -> None:
-        """Begin."""
+        """Start measuring."""
         self._tracker.start()
 
     def stop(self) -> float | None:
-        """kWh since the start; None without a sensor, since its guesses are no better than the declared power."""
+        """Return kWh since the start; None without a sensor, since its guesses are no better than the declared power."""
         self._tracker.stop()
-        if not self.has_sensor():
+        if not self._has_sensor():
             return None
         data = getattr(self._tracker, "final_emissions_data", None)
         energy = getattr(data, "energy_consumed", None)

@@ -1,15 +1,14 @@
 """Who is behind a node id: a plan is keyed by names, and Flower's ids change.
 
-Two sources. With node authentication a node is registered under a name (`flwr supernode register .. --name lyon`), which
-Flower binds to its key: that name counts, and who claims another is refused. Without, a node says its name itself, by
-`--node-config 'name="lyon" zone="FR" power-w=300'`; it is asked by a query that `slackwater.flower.register` answers.
-In Flower's simulation nodes have numbers only, and are the plan's clients in their order.
+With node authentication a node is registered under a name (`flwr supernode register .. --name lyon`), which Flower binds
+to its key; a node that claims another name is refused. Without, a node states its name itself, by
+`--node-config 'name="lyon" zone="FR" power-w=300'`, to a query that `slackwater.flower.register` answers. In Flower's
+simulation nodes have numbers only, and are the plan's clients in their order.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +16,12 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from slackwater import time_source
 from slackwater.flower.records import NAME, OWN, PARTITION, PARTITIONS, POWER, QUERY, ZONE
 from slackwater.live.transport import Site
 
 log = logging.getLogger(__name__)
-_ANSWER_S = 120.0
-"""How long an answer stays valid; a node that has not given one by then is asked again."""
+_ANSWER_S = 120.0  # how long an answer stays valid; a node that has not given one by then is asked again
 _AGAIN_S = 600.0
 """When a node that was refused is asked again: an answer takes a process on its machine, so not at every slot."""
 _HOW = (
@@ -37,23 +36,16 @@ class _Known:
 
     site: Site | None = None
     refusal: str = ""
-    again_at: float = 0.0
-    """Of a refusal, on the monotonic clock."""
+    again_at: float = 0.0  # of a refusal, on the monotonic clock
 
 
 class Identities:
     """Names of the nodes of a grid, learnt by asking and kept while they are there."""
 
     def __init__(
-        self,
-        grid: Grid,
-        *,
-        names: Sequence[str] = (),
-        ask_registered: bool = True,
-        patience_s: float = 30.0,
-        poll_s: float = 0.5,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+        self, grid: Grid, *, names: Sequence[str] = (), ask_registered: bool = True, patience_s: float = 30.0,
+        poll_s: float = 0.5, sleep: Callable[[float], None] = time_source.sleep,
+    ) -> None:  # fmt: skip
         self._grid, self._names, self._patience_s, self._poll_s, self._sleep = grid, names, patience_s, poll_s, sleep
         self._ask_registered = ask_registered
         self._known: dict[int, _Known] = {}
@@ -64,13 +56,12 @@ class Identities:
         """Name, or node id where there is none -> why it is not used, as of the last look."""
 
     def look(self, *, patiently: bool = False) -> dict[str, tuple[int, Site]]:
-        """Nodes that are there now, by name; those not known yet are asked, and waited for up to the patience.
+        """Return the nodes that are there now, by name; unknown ones are asked, and waited for up to the patience.
 
-        A node with a registered name is waited for only `patiently`: its name is known, and its answer (zone, power) is
-        read when it comes.
+        A node with a registered name is waited for only `patiently`: its name is known, and its answer is read when it comes.
         """
         there = {int(node.node_id): str(node.name or "") for node in self._grid.get_nodes()}
-        now = time.monotonic()
+        now = time_source.monotonic()
         self._known = {
             node: known for node, known in self._known.items() if node in there and (known.site or known.again_at > now)
         }
@@ -97,11 +88,11 @@ class Identities:
             message = Message(RecordDict(), dst_node_id=node, message_type=QUERY, ttl=_ANSWER_S)
             for message_id in self._grid.push_messages([message]):
                 if message_id:
-                    self._asked[message_id] = (node, time.monotonic() + _ANSWER_S)
+                    self._asked[message_id] = (node, time_source.monotonic() + _ANSWER_S)
 
     def _listen(self, there: Mapping[int, str], patiently: bool) -> None:
-        """Take the answers that are there; wait on for nodes of which nothing is known without."""
-        until = time.monotonic() + self._patience_s
+        """Take the answers that are there; wait for nodes that are known by nothing else."""
+        until = time_source.monotonic() + self._patience_s
         while self._asked:
             answers = list(self._grid.pull_messages(list(self._asked)))
             for answer in answers:
@@ -109,7 +100,7 @@ class Identities:
                 if node is not None and node in there:
                     self._known[node] = self._understood(node, there[node], answer)
             open_questions = [node for node, _ in self._asked.values() if patiently or not there[node]]
-            if not open_questions or time.monotonic() >= until:
+            if not open_questions or time_source.monotonic() >= until:
                 return
             if not answers:
                 self._sleep(self._poll_s)
@@ -145,7 +136,7 @@ class Identities:
         return ""
 
     def _by_name(self) -> dict[str, tuple[int, Site]]:
-        """One node for each name; of a name that several have, none, unless one of them proved it."""
+        """Return one node for each name; of a name that several have, none, unless one of them proved it."""
         nodes: dict[str, list[tuple[int, Site]]] = {}
         for node, known in self._known.items():
             if known.site is not None:
@@ -164,4 +155,4 @@ class Identities:
 
 
 def _refused(sentence: str) -> _Known:
-    return _Known(refusal=sentence, again_at=time.monotonic() + _AGAIN_S)
+    return _Known(refusal=sentence, again_at=time_source.monotonic() + _AGAIN_S)

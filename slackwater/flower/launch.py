@@ -1,4 +1,4 @@
-"""Starts an app, unchanged: in this process, or on a SuperLink, where it is started again whenever it dies."""
+"""Start an app, unchanged: in this process, or on a SuperLink, where it is started again whenever it dies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,16 +29,13 @@ from slackwater.planning.plan import Plan
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _BACK_OFF_S = (5.0, 300.0)
-_COMMAND_S = 120.0
-"""A command of Flower's that takes longer hangs."""
-_MOST_FAILURES = 3
-"""Starts in a row that came to nothing, with a SuperLink that answers: the app itself is wrong."""
-_MISSING = 2
-"""Looks in a row at which nobody had the run's file open: the ServerApp's process is gone."""
+_COMMAND_S = 120.0  # a command of Flower's that takes longer hangs
+_SAID = 300  # characters of a command's last line that a message shows
+_MOST_FAILURES = 3  # starts in a row that came to nothing, with a SuperLink that answers: the app itself is wrong
+_MISSING = 2  # looks in a row at which nobody had the run's file open: the ServerApp's process is gone
 _LOOK_S, _LOOK_HELD_S = 5.0, 30.0
 """Between two questions to the SuperLink, each a process of Flower's: while nobody has the run open, and else."""
-_SHORT_S = 120.0
-"""A start that lasted longer did something, if only waiting for its slot."""
+_SHORT_S = 120.0  # a start that lasted longer did something, if only waiting for its slot
 
 
 def in_process(app_dir: str | Path, folder: str | Path) -> None:
@@ -92,7 +89,7 @@ class FlowerRun:
 
     @property
     def finished(self) -> bool:
-        """Whether its ServerApp has ended, in whatever way."""
+        """Return whether its ServerApp has ended, in whatever way."""
         return self.status.startswith("finished")
 
 
@@ -125,22 +122,20 @@ class _Watch:
                 pause, failures, active_at = _BACK_OFF_S[0], 0, time.monotonic()
             elif self._connection.answers():
                 failures += 1
-            self._check(why, failures, time.monotonic() - active_at)
+            idle_s = time.monotonic() - active_at
+            if failures >= _MOST_FAILURES and not self._progress():
+                raise SlackwaterError(
+                    f"The app was started {failures} times and did nothing. The last time: {why} See its log with: flwr log RUN_ID "
+                    f"{self._connection.name} --show"
+                )
+            if idle_s > self._patience_s:
+                raise SlackwaterError(
+                    f"Nothing was done for {idle_s / 3600:.1f} hours. The last time: {why} Nothing is lost; go on with: slackwater "
+                    f"resume {self._folder}"
+                )
             log.warning("%s Starting the app again in %.0f s.", why, pause)
             self._rest(pause)
             pause = min(pause * 2, _BACK_OFF_S[1])
-
-    def _check(self, why: str, failures: int, idle_s: float) -> None:
-        if failures >= _MOST_FAILURES and not self._progress():
-            raise SlackwaterError(
-                f"The app was started {failures} times and did nothing. The last time: {why} See its log with: flwr log RUN_ID "
-                f"{self._connection.name} --show"
-            )
-        if idle_s > self._patience_s:
-            raise SlackwaterError(
-                f"Nothing was done for {idle_s / 3600:.1f} hours. The last time: {why} Nothing is lost; go on with: slackwater "
-                f"resume {self._folder}"
-            )
 
     def _one_run(self) -> FlowerRun:
         """Start a Flower run and watch it to its end."""
@@ -180,7 +175,7 @@ class _Watch:
             raise
 
     def _ended(self, ended: FlowerRun) -> str:
-        """Why a run ended before the plan did."""
+        """Return why a run ended before the plan did."""
         if ended.status.endswith("stopped"):
             raise RunStopped(
                 f"The Flower run was stopped (flwr stop). Everything is kept; go on with: slackwater resume {self._folder}"
@@ -202,19 +197,18 @@ class _Watch:
         return FlowerRun(status=str(runs[0].get("status", "")), details=str(runs[0].get("status-details", "")))
 
     def _flower(self, *arguments: str) -> dict[str, Any]:
-        """A command of Flower's, with its answer in JSON."""
+        """Run a command of Flower's, and return its answer in JSON."""
+        env = {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_TELEMETRY_ENABLED": "0", **os.environ}
+        command = [flwr_command(), *arguments]
         try:
-            done = subprocess.run(
-                [flwr_command(), *arguments], capture_output=True, text=True, timeout=_COMMAND_S, env=_environment()
-            )
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, env=env)
         except subprocess.TimeoutExpired:
             raise _CommandError(f"`flwr {arguments[0]}` did not come back within {_COMMAND_S:.0f} s.") from None
         answer = _json_in(done.stdout)
         if answer is None or not answer.get("success"):
-            said = (
-                (answer or {}).get("error-message") or done.stderr.strip() or done.stdout.strip() or "no reason given"
-            )
-            raise _CommandError(f"`flwr {arguments[0]}` failed: {_sentence(_last_line(str(said)))}")
+            said = (answer or {}).get("error-message") or done.stderr.strip() or done.stdout.strip()
+            last = str(said or "no reason given").strip().splitlines()[-1:]
+            raise _CommandError(f"`flwr {arguments[0]}` failed: {_sentence(''.join(last).strip()[:_SAID])}")
         self._reached_at = time.monotonic()
         return answer
 
@@ -226,12 +220,12 @@ class _Watch:
         return _read(self._folder, lambda run: run.status == "done", False)
 
     def _progress(self) -> int:
-        """What only grows while the run gets on."""
+        """Return a number that grows while the run makes progress."""
         return _read(self._folder, lambda run: sum(1 for _ in run.ledger.charges()), 0)
 
 
 def _holder(folder: Path) -> str:
-    """Which process last took the run's lock."""
+    """Return which process last took the run's lock."""
     try:
         return (folder / LOCK).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -239,7 +233,7 @@ def _holder(folder: Path) -> str:
 
 
 def _is_locked(folder: Path) -> bool:
-    """Whether a process has the run open to write; True where that cannot be known."""
+    """Return whether a process has the run open to write; True where that cannot be known."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -255,7 +249,7 @@ def _is_locked(folder: Path) -> bool:
 
 
 def flwr_command() -> str:
-    """Flower's command: the one beside this Python, else the one on the path."""
+    """Return Flower's command: the one beside this Python, else the one on the path."""
     beside = Path(sys.executable).parent / "flwr"
     found = str(beside) if beside.exists() else shutil.which("flwr")
     if found is None:
@@ -263,12 +257,8 @@ def flwr_command() -> str:
     return found
 
 
-def _environment() -> dict[str, str]:
-    return {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_TELEMETRY_ENABLED": "0", **os.environ}
-
-
 def _read(folder: Path, look: Callable[[Run], T], otherwise: T) -> T:
-    """Something from the run's file, while another process may be writing it."""
+    """Read something from the run's file, while another process may be writing it."""
     if not (folder / FILE).exists():
         return otherwise
     try:
@@ -279,7 +269,7 @@ def _read(folder: Path, look: Callable[[Run], T], otherwise: T) -> T:
 
 
 def _json_in(text: str) -> dict[str, Any] | None:
-    """The JSON object that a command printed, among its other lines."""
+    """Return the JSON object that a command printed, among its other lines."""
     for start, line in enumerate(lines := text.splitlines()):
         if line.lstrip().startswith("{"):
             try:
@@ -292,8 +282,3 @@ def _json_in(text: str) -> dict[str, Any] | None:
 
 def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
-
-
-def _last_line(text: str, most: int = 300) -> str:
-    lines: Sequence[str] = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:most] if lines else ""

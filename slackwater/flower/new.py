@@ -9,10 +9,8 @@ from pathlib import Path
 
 from slackwater.errors import ScenarioError
 
-_NAME = "myapp"
-"""What the template is called; it becomes the name of the new app."""
-_VALID = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")
-"""What Flower takes as a project's name."""
+_NAME = "myapp"  # what the template is called; it becomes the name of the new app
+_VALID = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")  # what Flower takes as a project's name
 _MODULES = ("__init__.py", "client_app.py", "server_app.py", "task.py")
 _TEXTS = ("pyproject.toml", "README.md", "scenario.toml")
 

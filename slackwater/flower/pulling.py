@@ -1,8 +1,7 @@
 """Replies from a grid as they come, until a deadline that holds.
 
-Flower's `pull_messages` waits inside for a reply whose upload has begun but not ended, up to three minutes where the
-sender died in it, and holds back the replies behind it. So a few are pulled at a time, each lot on a thread of its own,
-and a thread that is stuck at the deadline is left behind.
+Flower's `pull_messages` waits for a reply whose upload has begun but not ended, up to three minutes, and holds back the
+replies behind it. So each thread pulls a few, and a thread that is stuck at the deadline is left behind.
 """
 
 from __future__ import annotations
@@ -10,22 +9,21 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
 from collections.abc import Iterator, Sequence
 
 import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from slackwater import time_source
+
 log = logging.getLogger(__name__)
-_POLL_S = (0.2, 3.0)
-"""Between two looks for replies: first and longest. Slots are long, rounds in tests are not."""
-_THREADS = 16
-"""With more clients than that, a stuck reply holds back the few that share its thread."""
+_POLL_S = (0.2, 3.0)  # between two looks for replies: first and longest. Slots are long, rounds in tests are not
+_THREADS = 16  # with more clients than that, a stuck reply holds back the few that share its thread
 
 
 def replies(grid: Grid, message_ids: Sequence[str], deadline: float) -> Iterator[Message]:
-    """What answers these messages, each as it comes; ends when all have come or at the deadline (monotonic clock)."""
+    """Yield the replies to these messages as they come, until all have come or the deadline (monotonic clock)."""
     if getattr(grid, "works_when_pulled", False):
         yield from _pulled(grid, message_ids, deadline, threading.Event())
         return
@@ -38,7 +36,7 @@ def replies(grid: Grid, message_ids: Sequence[str], deadline: float) -> Iterator
     try:
         while working:
             try:
-                message = came.get(timeout=max(0.0, deadline - time.monotonic()))
+                message = came.get(timeout=max(0.0, deadline - time_source.monotonic()))
             except queue.Empty:
                 return
             if message is None:
@@ -65,23 +63,19 @@ def _pulled(grid: Grid, message_ids: Sequence[str], deadline: float, stop: threa
     waiting = set(message_ids)
     pause, longest = _POLL_S
     while waiting and not stop.is_set():
-        came = _pull(grid, [one for one in message_ids if one in waiting])
+        came: list[Message] = []
+        try:
+            came = list(grid.pull_messages([one for one in message_ids if one in waiting]))
+        except httpx.HTTPError as error:  # what Flower does not try again itself, as while a SuperLink starts
+            log.warning("The SuperLink did not give the replies (%s); trying again.", type(error).__name__)
         for message in came:
             waiting.discard(message.metadata.reply_to_message_id)
             yield message
-        left = deadline - time.monotonic()
+        left = deadline - time_source.monotonic()
         if left <= 0:
             return
         if came:
             pause = _POLL_S[0]
         elif waiting:
-            stop.wait(min(pause, left))
+            time_source.current().wait(stop, min(pause, left))
             pause = min(pause * 1.5, longest)
-
-
-def _pull(grid: Grid, message_ids: list[str]) -> list[Message]:
-    try:
-        return list(grid.pull_messages(message_ids))
-    except httpx.HTTPError as error:  # what Flower does not try again itself, as while a SuperLink starts
-        log.warning("The SuperLink did not give the replies (%s); trying again.", type(error).__name__)
-        return []

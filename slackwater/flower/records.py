@@ -1,7 +1,7 @@
-"""What goes over the wire: work and replies of `slackwater.live` as Flower's records, and back.
+"""Work and replies of `slackwater.live` as Flower's records, and back.
 
 Out: "arrays" is the model, "config" the slot and the user's settings. Back: "arrays" and "metrics" as in any Flower app,
-and beside them "slackwater", in which our client helper says who it is, how long it took and what energy it measured.
+and "slackwater", in which our client helper states its name, time and measured energy.
 """
 
 from __future__ import annotations
@@ -21,29 +21,27 @@ from slackwater.live.transport import Arrays, Outcome, Reply, Work
 ARRAYS, CONFIG, METRICS, OWN = "arrays", "config", "metrics", "slackwater"
 NAME, ZONE, POWER = "name", "zone", "power-w"
 PARTITION, PARTITIONS = "partition-id", "num-partitions"
-QUERY = "query.slackwater"
-"""The message by which a node is asked who it is."""
+QUERY = "query.slackwater"  # the message by which a node is asked who it is
 _LOSSES = ("train-loss", "train_loss", "loss")
 _FAILURE = re.compile(r"\[slackwater (\{.*?\})\]")
-_RAISED = re.compile(r"<class '([\w.]+)'>:<'(.*)'>", flags=re.DOTALL)
-"""How Flower shows an error that an app raised."""
+_RAISED = re.compile(r"<class '([\w.]+)'>:<'(.*)'>", flags=re.DOTALL)  # how Flower shows an error that an app raised
 _OUT_OF_TIME = "out-of-time"
 _NODE_UNAVAILABLE, _EXPIRED = 5, (3, 4)
 """Flower's codes for a node whose heartbeat stopped, and for a message or reply that is no longer there."""
 
 
 def to_arrays(arrays: Arrays) -> ArrayRecord:
-    """A model as Flower's record, in its own order."""
+    """Return a model as Flower's record, in its own order."""
     return ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
 
 
 def from_arrays(record: ArrayRecord) -> dict[str, Any]:
-    """A model from Flower's record."""
+    """Return a model from Flower's record."""
     return {name: value.numpy() for name, value in record.items()}
 
 
 def as_arrays(model: Mapping[str, Any] | ArrayRecord) -> Arrays:
-    """A model as arrays by name, from a state dict of tensors or arrays, or Flower's record."""
+    """Return a model as arrays by name, from a state dict of tensors or arrays, or Flower's record."""
     if isinstance(model, ArrayRecord):
         return from_arrays(model)
     state: Mapping[str, Any] = model
@@ -51,7 +49,7 @@ def as_arrays(model: Mapping[str, Any] | ArrayRecord) -> Arrays:
 
 
 def to_content(work: Work, arrays: ArrayRecord, left_s: float) -> RecordDict:
-    """What a client is sent; `left_s` is for clients whose clock is wrong."""
+    """Return what a client is sent; `left_s` is for clients whose clock is wrong."""
     config = ConfigRecord(
         {
             **work.config,
@@ -68,9 +66,9 @@ def to_content(work: Work, arrays: ArrayRecord, left_s: float) -> RecordDict:
 
 
 def to_reply(client: str, message: Message, *, verified: bool) -> Reply:
-    """What a message says of a client's work; one that cannot be read is a failure, with the reason.
+    """Return what a message says of a client's work; one that cannot be read is a failure, with the reason.
 
-    Energy that a client claims is taken only where it is a number that could be: the runner compares it with the power.
+    A claimed energy counts only if it is a possible number: the runner compares it with the power.
     """
     if message.has_error():
         return _failure(client, message)
@@ -97,17 +95,14 @@ def to_reply(client: str, message: Message, *, verified: bool) -> Reply:
         return Reply(client=client, outcome="failed", error=unreadable, **times)
     samples = _number(told.get("num-examples"))
     return Reply(
-        client=client,
-        outcome="done",
-        arrays=arrays,
+        client=client, outcome="done", arrays=arrays,
         loss=next((_number(told[key], finite=False) for key in _LOSSES if key in told), None),
-        samples=None if samples is None else int(samples),
-        **times,
-    )
+        samples=None if samples is None else int(samples), **times,
+    )  # fmt: skip
 
 
 def failure_text(sentence: str, told: Mapping[str, Any]) -> str:
-    """A failure's reason: Flower lets it carry text only, so what was measured travels inside."""
+    """Return a failure's reason: Flower lets it carry text only, so what was measured travels inside."""
     return f"{sentence} [slackwater {json.dumps(dict(told))}]"
 
 
@@ -117,9 +112,10 @@ def _failure(client: str, message: Message) -> Reply:
     told: dict[str, Any] = {}
     if found:
         try:
-            told = json.loads(found[1])
-        except ValueError:
-            told = {}
+            said = json.loads(found[1])
+        except (ValueError, RecursionError):
+            said = None
+        told = said if isinstance(said, dict) else {}
     outcome: Outcome = "failed"
     if code == _NODE_UNAVAILABLE:
         outcome, reason = "lost", f"The node of {client!r} is gone."
@@ -129,7 +125,7 @@ def _failure(client: str, message: Message) -> Reply:
 
 
 def _plain(reason: str) -> str:
-    """Without what was measured, and without Flower's marks around an error of ours."""
+    """Return the reason without what was measured, and without Flower's marks around an error of ours."""
     text = _FAILURE.sub("", reason).strip()
     raised = _RAISED.fullmatch(text)
     if raised is None:
@@ -143,11 +139,12 @@ def _times(told: Mapping[str, Any]) -> dict[str, Any]:
         "started_at": _moment(told.get("started-at")),
         "ended_at": _moment(told.get("ended-at")),
         "energy_kwh": _number(told.get("energy-kwh")),
+        "evaluation_seconds": _number(told.get("evaluation-seconds")),
     }
 
 
 def _only(records: Mapping[str, Any], usual: str) -> Any:
-    """The record of the usual name, or the only one there is."""
+    """Return the record of the usual name, or the only one there is."""
     if usual in records:
         return records[usual]
     return next(iter(records.values())) if len(records) == 1 else None
@@ -156,9 +153,13 @@ def _only(records: Mapping[str, Any], usual: str) -> Any:
 def _number(value: object, *, finite: bool = True) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
+    try:
+        number = float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return None
     if not finite:  # a loss that is not a number is for the runner to see
-        return float(value)
-    return float(value) if math.isfinite(value) and value >= 0 else None
+        return number
+    return number if math.isfinite(number) and number >= 0 else None
 
 
 def _moment(value: object) -> datetime | None:

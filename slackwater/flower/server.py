@@ -24,15 +24,13 @@ from slackwater.flower.transport import GridTransport
 from slackwater.ledger.run import FILE
 from slackwater.live import LiveResult, LiveSettings, carry_out, prepare
 from slackwater.live.folder import PLAN, is_live
-from slackwater.live.transport import Arrays
 from slackwater.planning.plan import Plan
 
 log = logging.getLogger(__name__)
 RUN, SLOT_SECONDS = "slackwater-run", "slackwater-slot-seconds"
 """Keys of an app's run config: the run's folder; and, for one that holds only a plan, the wall time of a slot."""
 
-_PATIENCE_S = 60.0
-"""How long nodes that are new may take to say who they are."""
+_PATIENCE_S = 60.0  # how long nodes that are new may take to say who they are
 
 Evaluate = Callable[[ArrayRecord], Mapping[str, float]]
 """Judges a model on the server, like {"accuracy": 0.9, "loss": 0.3}."""
@@ -62,14 +60,8 @@ def run(
     transport = GridTransport(grid, names=names, ask_registered=is_new, patience_s=_PATIENCE_S)
     known = transport.online(patiently=is_new)
     log.info("Of %d clients %d are online.", len(names), len(known))
-    return carry_out(folder, transport, as_arrays(initial), evaluate=None if evaluate is None else _judge(evaluate))
-
-
-def _judge(evaluate: Evaluate) -> Callable[[Arrays], Mapping[str, float]]:
-    def judge(arrays: Arrays) -> Mapping[str, float]:
-        return {str(name): float(value) for name, value in evaluate(to_arrays(arrays)).items()}
-
-    return judge
+    judge = None if evaluate is None else lambda arrays: evaluate(to_arrays(arrays))
+    return carry_out(folder, transport, as_arrays(initial), evaluate=judge)
 
 
 def _folder(context: Context) -> Path:

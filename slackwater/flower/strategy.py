@@ -1,12 +1,11 @@
-"""For those who keep Flower's own loop: a strategy that trains by a plan.
+"""A strategy that trains by a plan, for those who keep Flower's own loop.
 
     strategy = slackwater.flower.CarbonAware(plan="run/plan.json", ledger="run/", aggregator="echo")
     result = strategy.start(grid, initial_arrays)
 
-Everything that counts is done by the runner of `slackwater.live`, in a thread of its own: it waits for the slots, books
-before anything is sent, checks and aggregates what comes back, and keeps a checkpoint, so that the same script goes on
-after a crash. Flower's loop and the runner take turns: `configure_train` lets the runner go on to the next slot in which
-somebody trains, `aggregate_train` hands it the replies and gets the new model.
+The runner of `slackwater.live` does the work in a thread: it waits for slots, charges, checks, aggregates and saves, so
+that the same script continues after a crash. Flower's loop and the runner take turns: `configure_train` lets the runner
+continue to the next round, `aggregate_train` hands it the replies and gets the new model.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -33,17 +32,16 @@ from slackwater.live.transport import Arrays, Reply, Site, Work
 from slackwater.planning.plan import Plan
 
 log = logging.getLogger(__name__)
-_MODEL_S = 60.0
-"""How long the runner may take from the last reply to the new model."""
-_END_S = 600.0
-"""How long the runner may take, after the last round, to come to its end or stop."""
+_News = Literal["work", "model", "result", "error"]  # what the runner tells: messages, arrays, or how it ended
+_MODEL_S = 60.0  # how long the runner may take from the last reply to the new model
+_END_S = 600.0  # how long the runner may take, after the last round, to come to its end or stop
 
 
 class CarbonAware(FedAvg):
-    """Flower's FedAvg with a plan: who trains when, what it costs, and how updates are combined, are Slackwater's.
+    """Flower's FedAvg with a plan: Slackwater decides who trains when, charges it and combines the updates.
 
-    Evaluation on the clients is as in FedAvg, but off unless asked for, since its energy is not in the plan: evaluate on
-    the server, by `evaluate_fn`.
+    Evaluation on the clients is as in FedAvg, and off by default. Its energy is charged only as the scenario's
+    `evaluation_share` of training; without one, evaluate on the server by `evaluate_fn`.
     """
 
     def __init__(
@@ -57,7 +55,7 @@ class CarbonAware(FedAvg):
         fraction_evaluate: float = 0.0,
         **fedavg: Any,
     ) -> None:
-        """`ledger` is the run's folder: a new one, or one to go on with. Without an aggregator, the plan's own.
+        """Follow a plan; `ledger` is the run's folder, new or to continue. The default aggregator is the plan's.
 
         `wait=False` is for simulation: slots follow each other without waiting. `settings` replaces both `aggregator` and
         `wait`; other keywords are FedAvg's, for evaluation.
@@ -68,39 +66,32 @@ class CarbonAware(FedAvg):
         if not is_live(self.folder):
             usual = LiveSettings(aggregator=aggregator or self.plan.aggregator, slot_seconds=None if wait else 0.0)
             prepare(self.folder, self.plan, replace(settings or usual, eval_every=1))  # so every model is shown
-        if fraction_evaluate:
-            log.warning("Evaluation on the clients takes energy that is neither planned nor booked.")
+        if fraction_evaluate and not self.plan.problem.evaluation_share:
+            log.warning(
+                "Evaluation on the clients takes energy that is neither planned nor booked. Plan with evaluation_share."
+            )
         self._bridge: _Bridge | None = None
-        self.live_result: LiveResult | None = None
-        """What the run came to, once its last slot is over."""
+        self.live_result: LiveResult | None = None  # what the run came to, once its last slot is over
 
     @property
     def num_rounds(self) -> int:
-        """Slots in which somebody trains, as planned: how many rounds Flower's loop needs."""
+        """Return the planned slots in which somebody trains: how many rounds Flower's loop needs."""
         return int(np.count_nonzero(self.plan.matrix.any(axis=0)))
 
     def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int | None = None,
-        timeout: float | None = None,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
+        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int | None = None, timeout: float | None = None,
+        train_config: ConfigRecord | None = None, evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
-        """As in Flower; unless told all rounds of the plan. Messages end with their slot, whatever the timeout."""
+    ) -> Result:  # fmt: skip
+        """Start as in Flower, by default for all rounds of the plan. Messages end with their slot, whatever the timeout."""
         slot_s = self.plan.problem.slot_hours * 3600
         try:
             result = super().start(
-                grid=grid,
-                initial_arrays=initial_arrays,
+                grid=grid, initial_arrays=initial_arrays,
                 num_rounds=self.num_rounds if num_rounds is None else num_rounds,
-                timeout=slot_s if timeout is None else timeout,
-                train_config=train_config,
-                evaluate_config=evaluate_config,
-                evaluate_fn=evaluate_fn,
-            )
+                timeout=slot_s if timeout is None else timeout, train_config=train_config,
+                evaluate_config=evaluate_config, evaluate_fn=evaluate_fn,
+            )  # fmt: skip
         finally:
             self.close()
         if self.live_result is not None:
@@ -110,7 +101,7 @@ class CarbonAware(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Wait for the next slot in which somebody trains; messages to those planned and online. None at the end."""
+        """Wait for the next slot in which somebody trains; return messages to those planned and online, none at the end."""
         if self._bridge is None:
             self._bridge = _Bridge(self.folder, self.plan, grid, from_arrays(arrays))
         messages = self._bridge.next_slot()
@@ -124,7 +115,7 @@ class CarbonAware(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Hand the replies to the runner, which charges, checks and aggregates them; the new model, if there is one."""
+        """Hand the replies to the runner, which charges, checks and aggregates them; return the new model, if there is one."""
         if self._bridge is None:
             return None, None
         arrays, losses = self._bridge.replied(list(replies))
@@ -138,79 +129,57 @@ class CarbonAware(FedAvg):
         )
 
     def close(self) -> None:
-        """Let the runner come to its end, or stop it where rounds are left: it can be resumed."""
+        """Let the runner end, or stop it where rounds are left: it can be resumed."""
         if self._bridge is not None:
             self._bridge.close()
             self.live_result = self._bridge.result
             self._bridge = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Slot:
-    """The runner has work for clients."""
-
-    messages: dict[str, Message | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Model:
-    """The runner has a new model."""
-
-    arrays: Arrays
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Over:
-    """The runner has ended."""
-
-    result: LiveResult | None = None
-    error: BaseException | None = None
-
-
 class _Bridge:
-    """The runner in its thread, and its transport; only one of it and Flower's loop goes on at a time."""
+    """The runner in its thread, and its transport; it and Flower's loop take turns."""
 
     def __init__(self, folder: Path, plan: Plan, grid: Grid, initial: Arrays) -> None:
         self._transport = GridTransport(grid, names=[str(name) for name in plan.problem.fleet.names])
-        self._from_runner: queue.Queue[_Slot | _Model | _Over] = queue.Queue()
+        self._from_runner: queue.Queue[tuple[_News, Any]] = queue.Queue()
         self._replies: queue.Queue[list[Message]] = queue.Queue()
         self._turn, self._stop = threading.Event(), threading.Event()
         self._sent: dict[str, Message | None] = {}
-        self._over: _Over | None = None
+        self._over = False
+        self.result: LiveResult | None = None  # once the runner has ended
+        self._error: BaseException | None = None
+
+        def show(arrays: Arrays) -> Mapping[str, float]:
+            self._from_runner.put(("model", arrays))
+            return {}
 
         def go() -> None:
             try:
-                result = carry_out(folder, self, initial, evaluate=self._new_model, stop=self._stop)
-                self._from_runner.put(_Over(result=result))
-            except BaseException as error:  # told to Flower's loop, which raises it
-                self._from_runner.put(_Over(error=error))
+                self._from_runner.put(("result", carry_out(folder, self, initial, evaluate=show, stop=self._stop)))
+            except BaseException as error:  # Flower's loop raises it
+                self._from_runner.put(("error", error))
 
         self._thread = threading.Thread(target=go, name="slackwater-runner", daemon=True)
         self._thread.start()
 
-    @property
-    def result(self) -> LiveResult | None:
-        """Once the runner has ended."""
-        return None if self._over is None else self._over.result
-
     # Flower's side.
 
     def next_slot(self) -> list[Message]:
-        """Let the runner go on to its next work; empty where it has come to its end."""
+        """Let the runner continue to its next work; return its messages, none at its end."""
         self._sent = {}
         self._turn.set()
-        while self._over is None:
-            came = self._from_runner.get()
-            if isinstance(came, _Slot):
-                self._sent = came.messages
-                return [message for message in came.messages.values() if message is not None]
-            self._note(came)
-        if self._over.error is not None:
-            raise self._over.error
+        while not self._over:
+            news, value = self._from_runner.get()
+            if news == "work":
+                self._sent = value
+                return [message for message in self._sent.values() if message is not None]
+            self._note(news, value)
+        if self._error is not None:
+            raise self._error
         return []
 
     def replied(self, replies: list[Message]) -> tuple[Arrays | None, list[float]]:
-        """Hand over the replies; the new model, if the runner made one, and the losses that clients told."""
+        """Hand over the replies; return the new model, if the runner made one, and the losses that clients told."""
         if not self._sent:
             return None, []
         read = list(self._read(replies))
@@ -219,40 +188,39 @@ class _Bridge:
         if not any(reply.outcome == "done" for reply in read):
             return None, []
         try:
-            came = self._from_runner.get(timeout=_MODEL_S)
+            news, value = self._from_runner.get(timeout=_MODEL_S)
         except queue.Empty:  # nothing that came was fit to use
             return None, losses
-        self._note(came)
-        if isinstance(came, _Model):
-            return came.arrays, losses
+        self._note(news, value)
+        if news == "model":
+            return value, losses
         return (None if self.result is None else self.result.arrays), losses
 
     def close(self) -> None:
-        """The end, at the latest after the round under way."""
-        if self._over is None and not self._is_last():
-            self._stop.set()
+        """End the runner, at the latest after the current round."""
+        if not self._over:
+            self._thread.join(1.0)  # the runner ends by itself as soon as no more slots are to come
+            if self._thread.is_alive():
+                self._stop.set()
         self._turn.set()
         if self._sent:
             self._replies.put([])
         self._thread.join(_END_S)
         while not self._from_runner.empty():
-            self._note(self._from_runner.get())
-        if self._over is not None and isinstance(self._over.error, RunStopped):
-            log.warning("%s", self._over.error)
+            self._note(*self._from_runner.get())
+        if isinstance(self._error, RunStopped):
+            log.warning("%s", self._error)
 
-    def _is_last(self) -> bool:
-        """Whether the runner ends by itself: it does as soon as no more slots are to come."""
-        self._thread.join(1.0)
-        return not self._thread.is_alive()
-
-    def _note(self, came: _Slot | _Model | _Over) -> None:
-        if isinstance(came, _Over):
-            self._over = came
+    def _note(self, news: _News, value: Any) -> None:
+        if news == "result":
+            self._over, self.result = True, value
+        elif news == "error":
+            self._over, self._error = True, value
 
     # The runner's side: its transport, and its evaluation, by which it shows every new model.
 
     def online(self) -> Mapping[str, Site]:
-        """As the grid's, once Flower's loop is ready for the next round."""
+        """Return who is online, once Flower's loop is ready for the next round."""
         self._turn.wait()
         if self._stop.is_set():
             raise RunStopped("Flower's loop has ended before the plan. The same script goes on with the run.")
@@ -263,11 +231,11 @@ class _Bridge:
         self._turn.wait()
         self._turn.clear()
         messages = self._transport.messages(work, until)
-        self._from_runner.put(_Slot(messages=messages))
+        self._from_runner.put(("work", messages))
         yield from self._read(self._replies.get(), messages)
 
     def _read(self, replies: list[Message], sent: dict[str, Message | None] | None = None) -> Iterator[Reply]:
-        """Every client once: its reply, or that it gave none."""
+        """Yield every client once: its reply, or that it gave none."""
         asked = self._sent if sent is None else sent
         by_message = {message.metadata.message_id: client for client, message in asked.items() if message is not None}
         waiting = set(asked)
@@ -281,7 +249,3 @@ class _Bridge:
                 yield Reply(client=client, outcome="lost", error=f"{client!r} is not online.")
             else:
                 yield Reply(client=client, outcome="late", error=f"{client!r} had not answered in time.")
-
-    def _new_model(self, arrays: Arrays) -> Mapping[str, float]:
-        self._from_runner.put(_Model(arrays=arrays))
-        return {}

@@ -1,16 +1,16 @@
-"""The sites of a plan behind Flower's grid: the `Transport` of the runner, deployed, simulated or in process."""
+"""The sites of a plan behind Flower's grid, deployed, simulated or in process."""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 import httpx
 from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
 
+from slackwater import time_source
 from slackwater.flower.identity import Identities
 from slackwater.flower.pulling import replies
 from slackwater.flower.records import to_arrays, to_content, to_reply
@@ -27,16 +27,10 @@ class GridTransport:
     """
 
     def __init__(
-        self,
-        grid: Grid,
-        *,
-        names: Sequence[str] = (),
-        ask_registered: bool = True,
-        patience_s: float = 30.0,
-        now: Callable[[], datetime] = lambda: datetime.fromtimestamp(time.time(), UTC),
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        """`names` are the plan's clients, in its order, for simulations whose nodes have only numbers.
+        self, grid: Grid, *, names: Sequence[str] = (), ask_registered: bool = True, patience_s: float = 30.0,
+        now: Callable[[], datetime] = time_source.now, sleep: Callable[[float], None] = time_source.sleep,
+    ) -> None:  # fmt: skip
+        """Reach the nodes of a grid; `names` are the plan's clients, for simulations whose nodes have only numbers.
 
         Nodes with a registered name are asked for their zone and power if `ask_registered`: that takes a process on each.
         """
@@ -47,7 +41,7 @@ class GridTransport:
         self._nodes: dict[str, tuple[int, Site]] = {}
 
     def online(self, *, patiently: bool = False) -> Mapping[str, Site]:
-        """Clients that can be reached now, by name; nodes that are new are asked who they are.
+        """Return the clients that can be reached now, by name; new nodes are asked who they are.
 
         `patiently` waits for every answer, also of those whose names are registered.
         """
@@ -56,16 +50,21 @@ class GridTransport:
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Name or node id of those that are there and not used -> why, as of the last look."""
+        """Return name or node id -> why a node that is there is not used, as of the last look."""
         return self._identities.refused
 
     def train(self, work: Mapping[str, Work], until: datetime) -> Iterator[Reply]:
-        """Send everyone its work and give each reply as it comes; who has not answered by `until` is late."""
+        """Send everyone its work and yield each reply as it comes; a client without an answer by `until` is late."""
         # On the monotonic clock from here on: a clock that is stepped changes neither this slot nor who is late.
-        deadline = time.monotonic() + (until - self._now()).total_seconds()
+        deadline = time_source.monotonic() + (until - self._now()).total_seconds()
         waiting: dict[str, str] = {}
         for client, message in self.messages(work, until).items():
-            message_id = None if message is None else self._push(message)
+            message_id = None
+            try:
+                if message is not None:
+                    message_id = next(iter(self._grid.push_messages([message])), None)
+            except httpx.HTTPError as error:  # it is not sent again: it may have gone out
+                log.warning("The SuperLink did not take a message (%s).", type(error).__name__)
             if message_id:
                 waiting[message_id] = client
             else:
@@ -79,7 +78,7 @@ class GridTransport:
             yield Reply(client=client, outcome="late", error=f"{client!r} had not answered by the end of its slot.")
 
     def messages(self, work: Mapping[str, Work], until: datetime) -> dict[str, Message | None]:
-        """A message for each client, in the order of names; None for one without a node."""
+        """Return a message for each client, in the order of names; None for one without a node."""
         records: dict[int, ArrayRecord] = {}
         left_s = max((until - self._now()).total_seconds(), _LEAST_S)
         found: dict[str, Message | None] = {}
@@ -101,7 +100,7 @@ class GridTransport:
         return found
 
     def read(self, client: str, message: Message) -> Reply:
-        """What a message says of the work of a client that was sent some."""
+        """Return what a message says of the work that a client was sent."""
         node, site = self._nodes[client]
         if not message.has_error() and message.metadata.src_node_id != node:
             return Reply(
@@ -110,11 +109,3 @@ class GridTransport:
                 error=f"The reply for {client!r} came from another node ({message.metadata.src_node_id}): it is not used.",
             )
         return to_reply(client, message, verified=site.verified)
-
-    def _push(self, message: Message) -> str | None:
-        """Its id; None where the SuperLink did not take it. It is not tried again: it may have gone out."""
-        try:
-            return next(iter(self._grid.push_messages([message])), None)
-        except httpx.HTTPError as error:
-            log.warning("The SuperLink did not take a message (%s).", type(error).__name__)
-            return None

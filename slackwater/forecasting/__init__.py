@@ -1,4 +1,4 @@
-"""What the intensity will be: forecasters that look only at the past, and how good planning on them is."""
+"""Forecasters of the intensity, which use only the past, and back-tests of planning on them."""
 
 from slackwater.forecasting.blend import Blend
 from slackwater.forecasting.error_model import ErrorModel
@@ -10,17 +10,6 @@ from slackwater.forecasting.registry import forecaster, forecaster_names, regist
 from slackwater.forecasting.ridge import Ridge
 
 __all__ = [
-    "Blend",
-    "ErrorModel",
-    "Forecast",
-    "ForecastArchive",
-    "Forecaster",
-    "Oracle",
-    "Persistence",
-    "Ridge",
-    "SameHourMean",
-    "forecaster",
-    "forecaster_names",
-    "read_archive",
-    "register_forecaster",
-]
+    "Blend", "ErrorModel", "Forecast", "ForecastArchive", "Forecaster", "Oracle", "Persistence", "Ridge",
+    "SameHourMean", "forecaster", "forecaster_names", "read_archive", "register_forecaster",
+]  # fmt: skip

@@ -1,8 +1,8 @@
-"""How good a forecast is for what it is for: the share of the oracle's savings that planning on it captures.
+"""How good a forecast is for planning: the share of the oracle's savings that planning on it captures.
 
-The task is that of a single site: run in `take` of the coming `window` hours. Planned once, every day or every hour; at
-each re-planning the hours already run stay as they are, and the rest are chosen among the hours left by the forecast of
-that moment. Savings are against the mean of the window, which is what starting at a random time would emit.
+The task is that of a single site: run in `take` of the coming `window` hours, planned once, every day or every hour. Each
+re-plan chooses the remaining hours by the forecast of its moment. Savings are relative to the mean of the window, which
+is what starting at a random time would emit.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class BackTest:
     """By way of re-planning, [zone]: what planning on the forecast saves."""
 
     def share(self, replanning: str) -> Floats:
-        """[zone]: saved, as a share of what the oracle saves; NaN in a zone where there is nothing to save."""
+        """Return savings [zone] as a share of the oracle's; NaN in a zone without any to make."""
         share = np.full(len(self.zones), np.nan)
         np.divide(self.saved[replanning], self.oracle, out=share, where=self.oracle > 1e-9)
         return share
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the result as JSON holds it."""
         return {
             "method": self.method,
             "windows": self.windows,
@@ -73,7 +73,7 @@ class BackTest:
 
 
 def window_starts(truth: Traces, *, window: int = 96, every: int = 24, warm_up: int | None = None) -> list[int]:
-    """Slots at which a window can start: after the warm-up, one every so many slots, while it still fits."""
+    """Return the slots at which a window can start: after the warm-up, one every so many slots."""
     day = slots_per_day(truth)
     first = WARM_UP_DAYS * day if warm_up is None else warm_up
     starts = list(range(first, truth.slots - window + 1, every))
@@ -85,16 +85,10 @@ def window_starts(truth: Traces, *, window: int = 96, every: int = 24, warm_up: 
 
 
 def backtest(
-    forecaster: Forecaster,
-    truth: Traces,
-    starts: Sequence[int],
-    *,
-    window: int = 96,
-    take: int = 24,
-    replanning: Sequence[str] = REPLANNING,
-    progress: Callable[[int], None] = lambda done: None,
-) -> BackTest:
-    """Plan and re-plan every window on the forecasts of their time. All zones have the same windows."""
+    forecaster: Forecaster, truth: Traces, starts: Sequence[int], *, window: int = 96, take: int = 24,
+    replanning: Sequence[str] = REPLANNING, progress: Callable[[int], None] = lambda done: None,
+) -> BackTest:  # fmt: skip
+    """Plan and re-plan every window on the forecasts of its time; all zones have the same windows."""
     if not 0 < take <= window:
         raise ScenarioError(f"take is {take}; choose between 1 and {window} of the {window} slots.")
     if unknown := [name for name in replanning if name not in REPLANNING]:
@@ -125,20 +119,14 @@ def backtest(
             saved[name].append(_saving(actual, run(ahead, len(truth.zones), window, take, steps[name])))
         progress(done + 1)
     return BackTest(
-        zones=truth.zones,
-        method=forecaster.name,
-        windows=len(starts),
-        window=window,
-        take=take,
-        mape=_mean(errors),
-        coverage=_mean(inside),
-        oracle=_mean(oracle),
+        zones=truth.zones, method=forecaster.name, windows=len(starts), window=window, take=take,
+        mape=_mean(errors), coverage=_mean(inside), oracle=_mean(oracle),
         saved={name: _mean(values) for name, values in saved.items()},
-    )
+    )  # fmt: skip
 
 
 def _means(forecaster: Forecaster, truth: Traces, origins: Sequence[int], window: int) -> Sequence[Floats]:
-    """Forecasts at many origins; a forecaster that has `means` makes them at once, which is much quicker."""
+    """Return forecasts at many origins; a forecaster with `means` makes them at once, which is much quicker."""
     many = getattr(forecaster, "means", None)
     if many is not None and origins:
         made: Floats = many(truth, origins, window)
@@ -150,7 +138,7 @@ def _means(forecaster: Forecaster, truth: Traces, origins: Sequence[int], window
 
 
 def run(ahead: Callable[[int], Floats], zones: int, window: int, take: int, every: int) -> NDArray[np.bool_]:
-    """[zone, slot], where each zone runs: re-planned every so many slots on `ahead(slot)`, the forecast of the rest."""
+    """Return [zone, slot], where each zone runs: re-planned every so many slots on `ahead(slot)`."""
     ran = np.zeros((zones, window), dtype=np.bool_)
     for at in range(0, window, every):
         left = take - ran.sum(axis=1)
@@ -162,14 +150,14 @@ def run(ahead: Callable[[int], Floats], zones: int, window: int, take: int, ever
 
 
 def cheapest(values: Floats, count: int | NDArray[np.int64]) -> NDArray[np.bool_]:
-    """[zone, slot], the so many lowest of each row, the earlier of equals."""
+    """Return [zone, slot], the `count` lowest of each row, the earlier of equals."""
     rank = np.argsort(np.argsort(values, axis=1, kind="stable"), axis=1, kind="stable")
     chosen: NDArray[np.bool_] = rank < np.reshape(count, (-1, 1))
     return chosen
 
 
 def _saving(actual: Floats, ran: NDArray[np.bool_]) -> Floats:
-    """[zone]: by how much the slots that ran are below the mean of all; NaN where nothing is emitted."""
+    """Return by which share [zone] the slots that ran are below the mean of all; NaN where nothing is emitted."""
     mean = actual.mean(axis=1)
     share = np.full(len(actual), np.nan)
     np.divide((actual * ran).sum(axis=1) / ran.sum(axis=1), mean, out=share, where=mean > 0.0)
@@ -183,12 +171,12 @@ def _relative_error(forecast: Floats, actual: Floats) -> Floats:
 
 
 def _by_day(values: Floats, day: int) -> Floats:
-    """[zone, day]: mean over each day of what is defined."""
+    """Return [zone, day]: the mean over each day of what is defined."""
     return np.array([_mean(list(values[:, first : first + day].T)) for first in range(0, values.shape[1], day)]).T
 
 
 def _mean(parts: list[Floats]) -> Floats:
-    """Mean over the parts, NaN left out; NaN where there is nothing else."""
+    """Return the mean over the parts without NaN; NaN where there is nothing else."""
     stacked = np.array(parts)
     there = ~np.isnan(stacked)
     count = there.sum(axis=0)

@@ -2,81 +2,119 @@
 
 Inside the provider's horizon the ridge regression of `Ridge` gets three more features (`provider.py`), so the weights
 follow how well the provider did lately in this zone at this lead. Beyond it there is our own forecast; the difference
-between the two at the join fades out over hours, so that there is no step.
+between the two at the join fades out over hours, so that there is no step. Without a provider's forecast it is our own.
 """
 
 from __future__ import annotations
 
-import csv
-import hashlib
-from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import cache
-from importlib.resources import files
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slackwater.carbon.traces import Traces
-from slackwater.errors import DataError
+from slackwater.carbon.traces import Origin, Traces, origins_of
 from slackwater.forecasting import features as own
 from slackwater.forecasting import provider
 from slackwater.forecasting.features import EDGES_H, Past, lead_parts
-from slackwater.forecasting.files import ForecastArchive, check_hourly, hours_since_1970
+from slackwater.forecasting.files import ForecastArchive, Issues, check_hourly, hours_since_1970
 from slackwater.forecasting.forecast import Forecast
 from slackwater.forecasting.provider import Provided
-from slackwater.forecasting.regression import fit, pooled
+from slackwater.forecasting.regression import FitCache, fit, pooled, read_weights
 from slackwater.forecasting.ridge import LEAST_DAYS, LEAST_ORIGINS, Ridge, training_origins, training_part
+from slackwater.units import ceil_hour
 
 Floats = NDArray[np.float64]
 
 FEATURES = (*own.FEATURES, *provider.FEATURES)
 _DAY = 24
+_MINUTE, _HOUR_MINUTES = timedelta(minutes=1), 60
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FADE_H = 12.0
 _KEPT_FITS = 256
 
 
 class Blend:
-    """`archive` is what the provider has issued; only what was issued by the end of the history is looked at."""
+    """Blend the provider's forecasts in `archive`, as far as they were issued by the end of the history, with our own.
 
-    def __init__(self, archive: ForecastArchive, *, ridge: Ridge | None = None, train_days: int = 84,
-                 strength: float = 40.0) -> None:  # fmt: skip
-        self.archive = archive
+    Actuals are known later than forecasts: what was issued in the `lag_hours` after the end of the history counts too.
+    """
+
+    def __init__(self, archive: ForecastArchive | None = None, *, ridge: Ridge | None = None, train_days: int = 84,
+                 strength: float = 40.0, lag_hours: int = 0) -> None:  # fmt: skip
+        self.archive = archive or ForecastArchive({})
         self.ridge = ridge or Ridge()
-        self.train_days = train_days
-        self.strength = strength
-        self.name = f"blend of {archive.name}"
-        self._kept: OrderedDict[bytes, tuple[Floats, Floats]] = OrderedDict()
+        self.train_days, self.strength, self.lag_hours = train_days, strength, lag_hours
+        self.name = f"blend of {archive.name}" if archive is not None else "blend"
+        self._kept = FitCache[tuple[Floats, Floats]](_KEPT_FITS)
 
     def forecast(self, history: Traces, slots: int) -> Forecast:
-        """The coming slots; a zone without forecasts, or with less than eight days of history, has our own alone."""
-        check_hourly(history)
+        """Return a forecast; a zone without the provider's, or with less than eight days of history, has our own alone."""
+        if not any(zone in self.archive.issues for zone in history.zones):
+            return self.ridge.forecast(history, slots)
+        if history.slot_minutes != _HOUR_MINUTES:
+            return self._by_the_hour(history, slots)
         ours = self.ridge.forecast(history, slots)
         if history.slots < LEAST_DAYS * _DAY:
             return ours
         values = own.without_glitches(history.intensity, _DAY)
         mean, low, high = ours.mean.copy(), ours.low.copy(), ours.high.copy()
-        blended = False
+        blended: dict[int, NDArray[np.bool_]] = {}
         for row, zone in enumerate(history.zones):
             if zone not in self.archive.issues:
                 continue
             one = self._zone(values[row : row + 1], history, zone, slots)
             if one is not None:
-                blended = True
+                blended[row] = np.isfinite(one[0])
                 mean[row], low[row], high[row] = _join(one, (ours.mean[row], ours.low[row], ours.high[row]))
-        return Forecast(
-            zones=history.zones,
-            start=history.end,
-            mean=mean,
-            low=low,
-            high=high,
-            coverage=ours.coverage,
-            factor=history.factor,
-            source=self.name if blended else ours.source,
+        source = self.name if blended else ours.source
+        origins = tuple(self._origins(history, row, blended.get(row), slots) for row in range(len(history.zones)))
+        return Forecast.after(history, mean, low, high, coverage=ours.coverage, source=source, origins=origins)
+
+    def _origins(self, history: Traces, row: int, blended: NDArray[np.bool_] | None, slots: int) -> tuple[Origin, ...]:
+        """Return who forecast which hour of a zone, and when."""
+        there = np.zeros(slots, dtype=bool) if blended is None else blended
+        ours = (self.ridge.name, history.end)
+        theirs = ours
+        if there.any():
+            issues = self._issues(history.zones[row]).by(hours_since_1970(history.end))
+            issued = _EPOCH + timedelta(hours=float(issues.issued[-1]) + self.lag_hours)
+            theirs = (self.archive.source(history.zones[row]), issued)
+        return origins_of(
+            (history.end + timedelta(hours=hour), source, "forecast", issued_at)
+            for hour, (source, issued_at) in enumerate(theirs if one else ours for one in there)
         )
 
+    def _issues(self, zone: str) -> Issues:
+        """Return the issues of a zone, as early as the actuals of their time were known."""
+        return self.archive.of(zone).earlier(self.lag_hours)
+
+    def _by_the_hour(self, history: Traces, slots: int) -> Forecast:
+        """Forecast hours, which is what providers issue, and turn them into slots of another length."""
+        minutes = history.slot_minutes
+        hourly = _to_hours(history)
+        needed = -(-(slots * minutes + (history.end - hourly.end) // _MINUTE) // _HOUR_MINUTES)
+        made = self.forecast(hourly, needed)
+        skipped = (history.end - hourly.end) // _MINUTE // minutes if minutes < _HOUR_MINUTES else 0
+
+        def in_slots(values: Floats) -> Floats:
+            if minutes < _HOUR_MINUTES:
+                fine = np.repeat(values, _HOUR_MINUTES // minutes, axis=1)
+            else:
+                hours = minutes // _HOUR_MINUTES
+                whole = values[:, : values.shape[1] // hours * hours]
+                fine = whole.reshape(len(values), -1, hours).mean(axis=2)
+            return fine[:, skipped : skipped + slots]
+
+        return replace(
+            made, start=history.end, mean=in_slots(made.mean), low=in_slots(made.low), high=in_slots(made.high),
+            slot_minutes=minutes,
+        )  # fmt: skip
+
     def means(self, truth: Traces, origins: Sequence[int], slots: int) -> Floats:
-        """[origin, zone, slot]: the means of `forecast` for histories that end at these slots, many at once."""
+        """Return the means [origin, zone, slot] of `forecast` for histories that end at these slots."""
         check_hourly(truth)
         found = self.ridge.means(truth, origins, slots)
         values = own.without_glitches(truth.intensity, _DAY)
@@ -90,7 +128,7 @@ class Blend:
         return found
 
     def _zone(self, values: Floats, history: Traces, zone: str, slots: int) -> tuple[Floats, Floats, Floats] | None:
-        """Mean, low and high of one zone, NaN beyond the provider's horizon; None where the provider says nothing."""
+        """Return mean, low and high of one zone, NaN beyond the provider's horizon; None without a provider's forecast."""
         means, reach = self._means(values, history, zone, np.array([history.slots]), slots)
         mean = means[0]
         if np.isnan(mean).all():
@@ -104,12 +142,12 @@ class Blend:
     def _means(
         self, values: Floats, history: Traces, zone: str, origins: NDArray[np.int64], slots: int
     ) -> tuple[Floats, Floats]:
-        """[origin, slot] of one zone, NaN beyond the provider's horizon; and the bounds [part, 2] of the last origin."""
+        """Return [origin, slot] of one zone, NaN beyond the provider's horizon, and the bounds [part, 2] of the last origin."""
         start = int(hours_since_1970(history.start))
         first, end = max(int(origins.min()) - own.REACH_DAYS * _DAY, 0), int(origins.max())
         past, leads = Past(values[:, first:end], _DAY), np.arange(slots)
         # The bias is that of a week: older issues say nothing of it.
-        issues = self.archive.of(zone).by(start + end).since(start + int(origins.min()) - LEAST_DAYS * _DAY)
+        issues = self._issues(zone).by(start + end).since(start + int(origins.min()) - LEAST_DAYS * _DAY)
         provided = Provided(issues, past, 0, start + first)
         at = origins - first
         features = np.concatenate([past.features(at, leads)[0], provided.features(at, leads)], axis=2)
@@ -123,20 +161,16 @@ class Blend:
         return np.where(np.isnan(found), np.nan, np.maximum(found, 0.0)), reach
 
     def _trained(self, values: Floats, zone: str, start: int, slots: int) -> tuple[Floats, Floats]:
-        """Weights [part, feature] and bounds [part, 2] by the last midnight; `start` is the first hour of the values."""
-        label = f"{zone} {start} {values.shape[1]} {slots}".encode()
-        key = hashlib.blake2b(np.ascontiguousarray(values).tobytes() + label).digest()
-        if key not in self._kept:
-            self._kept[key] = self._train(values, zone, start, slots)
-            while len(self._kept) > _KEPT_FITS:
-                self._kept.popitem(last=False)
-        return self._kept[key]
+        """Return weights [part, feature] and bounds [part, 2]; `start` is the first hour of the values."""
+        issues = self._issues(zone).by(start + values.shape[1]).since(start)
+        label = f"{zone} {start} {values.shape[1]} {slots} {self.lag_hours} {len(issues)}"
+        return self._kept.get(values, label, lambda: self._train(values, issues, start, slots))
 
-    def _train(self, values: Floats, zone: str, start: int, slots: int) -> tuple[Floats, Floats]:
+    def _train(self, values: Floats, issues: Issues, start: int, slots: int) -> tuple[Floats, Floats]:
         known = values.shape[1]
         weights, reach = pooled_weights().copy(), np.full((len(EDGES_H), 2), np.nan)
         previous = np.full(2, np.nan)
-        for part, features, target in rows(self.archive, values, zone, start, slots, self.train_days):
+        for part, features, target in rows(issues, values, start, slots, self.train_days):
             days = min(known / _DAY - own.DAYS, self.train_days) * len(target) / max(features.shape[0], 1)
             if len(target) >= LEAST_ORIGINS:
                 found = fit(features[None], target[None], weights[part], strength=self.strength, days=days)
@@ -150,12 +184,12 @@ class Blend:
 
 
 def rows(
-    archive: ForecastArchive, values: Floats, zone: str, start: int, slots: int, train_days: int, every: int = 1
+    issues: Issues, values: Floats, start: int, slots: int, train_days: int, every: int = 1
 ) -> list[tuple[int, Floats, Floats]]:
-    """(part, features [row, feature], target [row]) of past origins at which the provider had something to say."""
+    """Return (part, features [row, feature], target [row]) of past origins at which the provider had a forecast."""
     known = values.shape[1]
     past = Past(values, _DAY)
-    provided = Provided(archive.of(zone).by(start + known).since(start), past, 0, start)
+    provided = Provided(issues.by(start + known).since(start), past, 0, start)
     found = []
     for part, first, end in lead_parts(slots, _DAY):
         origins = training_origins(known, first, end, _DAY, train_days)[::every]
@@ -167,8 +201,21 @@ def rows(
     return found
 
 
+def _to_hours(history: Traces) -> Traces:
+    """Return the history by the hour: means of shorter slots, longer ones repeated; an incomplete last hour is dropped."""
+    minutes = history.slot_minutes
+    if minutes > _HOUR_MINUTES:
+        repeated = np.repeat(history.intensity, minutes // _HOUR_MINUTES, axis=1)
+        return replace(history, intensity=repeated, slot_minutes=_HOUR_MINUTES)
+    per_hour = _HOUR_MINUTES // minutes
+    first = (ceil_hour(history.start) - history.start) // _MINUTE // minutes
+    whole = (history.slots - first) // per_hour * per_hour
+    values = history.intensity[:, first : first + whole].reshape(len(history.zones), -1, per_hour).mean(axis=2)
+    return replace(history, start=ceil_hour(history.start), intensity=values, slot_minutes=_HOUR_MINUTES)
+
+
 def _join(ours_inside: tuple[Floats, Floats, Floats], ours: tuple[Floats, Floats, Floats]) -> list[Floats]:
-    """The blend where there is one; elsewhere ours, moved so that there is no step where the blend ends or has a hole."""
+    """Return the blend where there is one; elsewhere ours, moved so that there is no step at its ends."""
     mean = ours_inside[0]
     there = np.isfinite(mean)
     at = np.arange(len(mean))
@@ -183,23 +230,19 @@ def _join(ours_inside: tuple[Floats, Floats, Floats], ours: tuple[Floats, Floats
 
 @cache
 def pooled_weights() -> Floats:
-    """[part of the leads, feature], as fitted over the zones of an archive."""
-    text = files("slackwater.forecasting").joinpath("blend_prior.csv").read_text(encoding="utf-8")
-    table = list(csv.DictReader(text.splitlines()))
-    if [int(row["from_hour"]) for row in table] != list(EDGES_H):
-        raise DataError("blend_prior.csv does not have the leads of the features; fit it anew.")
-    return np.array([[float(row[name]) for name in FEATURES] for row in table])
+    """Return [part of the leads, feature], as fitted over the zones of an archive."""
+    return read_weights("blend_prior.csv", FEATURES)
 
 
 def fit_pooled(archive: ForecastArchive, share: float, slots: int = 96) -> Floats:
-    """[part, feature]: weights pooled over the archive's zones, each counting alike, from the first `share` of its time."""
+    """Return weights [part, feature] pooled over the archive's zones, each counting alike, from the first `share` of its time."""
     weights = np.zeros((len(EDGES_H), len(FEATURES)))
     parts: dict[int, list[tuple[Floats, Floats]]] = {}
     for zone in archive.zones:
         actual = archive.actuals[zone]
         hours = int(actual.slots * share)
         start = int(hours_since_1970(actual.start))
-        for part, features, target in rows(archive, actual.intensity[:, :hours], zone, start, slots, hours):
+        for part, features, target in rows(archive.of(zone), actual.intensity[:, :hours], start, slots, hours):
             if len(target) >= LEAST_ORIGINS:
                 parts.setdefault(part, []).append((features, target))
     for part, zones in parts.items():

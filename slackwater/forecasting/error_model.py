@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from datetime import timedelta
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,32 +46,24 @@ class Calibration:
 
 
 class ErrorModel:
-    """Knows the truth and gives it away with calibrated errors, the same for the same seed; for back-tests only."""
+    """Forecast the truth with calibrated errors, the same for the same seed; for back-tests only."""
 
     name = "error-model"
 
     def __init__(
-        self,
-        truth: Traces,
-        *,
-        seed: int = 0,
-        calibration: Calibration | None = None,
-        issued_every_hours: int = 24,
+        self, truth: Traces, *, seed: int = 0, calibration: Calibration | None = None, issued_every_hours: int = 24,
         coverage: float = 0.8,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if issued_every_hours < 1:
             raise ScenarioError(f"issued_every_hours is {issued_every_hours}; forecasts are issued every hour or more.")
-        self.truth = truth
-        self.seed = seed
-        self.calibration = calibration or Calibration()
-        self.issued_every_hours = issued_every_hours
-        self.coverage = coverage
+        self.truth, self.seed, self.coverage = truth, seed, coverage
+        self.calibration, self.issued_every_hours = calibration or Calibration(), issued_every_hours
         self._newest, self._issued = -1, dict[tuple[str, int], Floats]()
         # Along the truth's own slots, so that forecasts issued at different times err alike about the same slot.
         self._shared = np.array([self._walk(zone, 0, truth.slots) for zone in truth.zones])
 
     def forecast(self, history: Traces, slots: int) -> Forecast:
-        """What the latest issue says of the coming slots; `history` gives the mean that it shrinks to."""
+        """Return the latest issue's forecast; `history` gives the mean that it shrinks to."""
         check_request(history, slots)
         actual = rows_of(self.truth, history, slots)
         day = slots_per_day(history)
@@ -80,8 +73,10 @@ class ErrorModel:
         minutes = int(history.end.timestamp()) // 60
         age = minutes % (60 * self.issued_every_hours) // history.slot_minutes
         days = (age + np.arange(slots)) // day
-        slope = _by_day(self.calibration.slope, days)
-        size = _by_day(self.calibration.residual, days)
+        slope, size = (
+            np.array(by_day)[np.minimum(days, len(by_day) - 1)]
+            for by_day in (self.calibration.slope, self.calibration.residual)
+        )
         issue = minutes // (60 * self.issued_every_hours)
         shared = self._shared[[self.truth.index(zone) for zone in history.zones], now : now + slots]
         # Of the same length at every hour of an issue, so that it is drawn once.
@@ -91,21 +86,13 @@ class ErrorModel:
         residual = size * spread * (np.sqrt(mix) * shared + np.sqrt(1.0 - mix) * own)
         value = np.maximum(mean + slope * (actual - mean) + residual, 0.0)
         # The error is the residual plus what the shrinkage took; a normal's quantile is good enough for a simulation.
-        reach = _normal_quantile(0.5 + self.coverage / 2.0) * spread * np.sqrt(size**2 + (1.0 - slope) ** 2)
-        return Forecast(
-            zones=history.zones,
-            start=history.end,
-            mean=value,
-            low=np.maximum(value - reach, 0.0),
-            high=value + reach,
-            coverage=self.coverage,
-            factor=history.factor,
-            source=f"{self.name} (simulated, seed {self.seed})",
-            slot_minutes=history.slot_minutes,
-        )
+        reach = NormalDist().inv_cdf(0.5 + self.coverage / 2.0) * spread * np.sqrt(size**2 + (1.0 - slope) ** 2)
+        source = f"{self.name} (simulated, seed {self.seed})"
+        low, high = np.maximum(value - reach, 0.0), value + reach
+        return Forecast.after(history, value, low, high, coverage=self.coverage, source=source)
 
     def _issue(self, zone: str, issue: int, slots: int) -> Floats:
-        """The residual that only this issue has."""
+        """Return the residual that only this issue has."""
         if issue != self._newest:
             self._newest, self._issued = issue, {}
         if (zone, slots) not in self._issued:
@@ -113,7 +100,7 @@ class ErrorModel:
         return self._issued[zone, slots]
 
     def _walk(self, zone: str, stream: int, slots: int) -> Floats:
-        """An AR(1) process of unit variance, drawn from its stationary law."""
+        """Return an AR(1) process of unit variance, drawn from its stationary law."""
         rng = np.random.default_rng([self.seed, zlib.crc32(zone.encode()), stream])
         memory = self.calibration.autocorrelation ** (self.truth.slot_minutes / 60.0)
         shocks = rng.standard_normal(slots)
@@ -124,13 +111,3 @@ class ErrorModel:
             level = memory * level + shock
             walk[i] = level
         return walk
-
-
-def _by_day(values: tuple[float, ...], days: NDArray[np.int64]) -> Floats:
-    return np.array(values)[np.minimum(days, len(values) - 1)]
-
-
-def _normal_quantile(probability: float) -> float:
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(probability)

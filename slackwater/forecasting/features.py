@@ -1,4 +1,4 @@
-"""What the last weeks say about the coming hours: a weekly profile and deviations from it, all linear in the past."""
+"""Features of a forecast: a weekly profile of the past and deviations from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EDGES_H = (0, 1, 2, 3, 5, 8, 12, 18, 24, 36, 48, 72, 96, 168)
 
 
 def lead_parts(slots: int, day: int) -> list[tuple[int, int, int]]:
-    """(part, first slot, end slot): the leads that share weights, as far as `slots` goes; slots shorter than a day."""
+    """Return (part, first slot, end slot): the leads that share weights, up to `slots`."""
     per_hour = day / 24.0
     parts = []
     for number, edge in enumerate(EDGES_H):
@@ -33,7 +33,7 @@ def lead_parts(slots: int, day: int) -> list[tuple[int, int, int]]:
 
 
 class Past:
-    """The past [zone, slot] with the running means that the features are made of; `day` is the slots of a day."""
+    """Hold the past [zone, slot] with the running means of the features; `day` is the slots of a day."""
 
     def __init__(self, past: Floats, day: int) -> None:
         self.values = past
@@ -44,11 +44,11 @@ class Past:
         self.hour_of_week = lagged_mean(past, DAYS * day, REACH_DAYS // DAYS)
 
     def profile(self, origins: Ints, leads: Ints) -> Floats:
-        """[zone, origin, lead]: mean of the last seven days at the same hour, as known at each origin."""
+        """Return [zone, origin, lead]: the mean of the last seven days at the same hour, as known at each origin."""
         return self.week_profile[:, origins[:, None] + leads % self.day]
 
     def features(self, origins: Ints, leads: Ints) -> Floats:
-        """[zone, origin, lead, feature]; an origin is the first slot that is not known yet."""
+        """Return [zone, origin, lead, feature]; an origin is the first slot that is not known yet."""
         day, values, usual = self.day, self.values, self.week_profile
         same_hour = origins[:, None] + leads % day
         same_of_week = origins[:, None] + leads % (DAYS * day)
@@ -68,7 +68,7 @@ class Past:
 
 
 def without_glitches(values: Floats, day: int) -> Floats:
-    """A 0 after a week without any is a failure of the feed and becomes the value before it."""
+    """Return the values with every 0 after a week without any, a failure of the feed, replaced by the value before."""
     zero = values == 0.0
     if not zero.any():
         return values
@@ -80,16 +80,16 @@ def without_glitches(values: Floats, day: int) -> Floats:
 
 
 def quiet(values: Floats, day: int) -> NDArray[np.bool_]:
-    """[zone, slot], one slot longer than the values: whether the week before holds no 0."""
+    """Return [zone, slot], one slot longer than the values: whether the week before holds no 0."""
     zeros = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values == 0.0, axis=1)], axis=1)
     week_before = np.maximum(np.arange(zeros.shape[1]) - DAYS * day, 0)
     return np.asarray(zeros == zeros[:, week_before])
 
 
 def lagged_mean(past: Floats, lag: int, count: int) -> Floats:
-    """[zone, slot], `lag` slots longer than the past: mean of the values 1, 2, ... `count` lags before, if there are any.
+    """Return [zone, slot], `lag` slots longer than the past: the mean of the values 1, 2, ... `count` lags before.
 
-    Slot t + j, j < lag, holds only values before t, so reading there is not looking ahead of t. NaN in the first `lag`.
+    Slot t + j, j < lag, holds only values before t, so it does not look ahead of t. NaN in the first `lag` slots.
     """
     known = past.shape[1]
     total, seen = np.zeros((past.shape[0], known + lag)), np.zeros(known + lag)

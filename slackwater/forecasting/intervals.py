@@ -1,4 +1,4 @@
-"""Prediction intervals from a method's own past errors, by zone and lead: no law of the errors is assumed."""
+"""Prediction intervals from a method's own past errors, by zone and lead, without an assumed distribution."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ Floats = NDArray[np.float64]
 Predict = Callable[[Floats, int], Floats]
 """From the past [zone, slot] to so many coming slots [zone, slot]."""
 
+_MINUTES_PER_DAY = 1440
 ORIGINS = 21
 """Past origins whose errors are looked at, one a day."""
 
 
 def past_errors(past: Floats, slots: int, day: int, least: int, predict: Predict) -> Floats:
-    """Actual minus forecast, [origin, zone, slot], as the method would have erred a day ago, two days ago, ...
+    """Return actual minus forecast, [origin, zone, slot], of the method a day ago, two days ago, ...
 
     `least` is the number of slots that the method needs before an origin. NaN where the actual is not known yet.
     """
@@ -32,10 +33,10 @@ def past_errors(past: Floats, slots: int, day: int, least: int, predict: Predict
 
 
 def bounds(mean: Floats, errors: Floats, day: int, coverage: float) -> tuple[Floats, Floats]:
-    """Low and high around `mean` [zone, slot]: the conformal quantiles of the errors [origin, zone, slot].
+    """Return low and high around `mean` [zone, slot]: the conformal quantiles of the errors [origin, zone, slot].
 
-    Errors of the same day ahead count together, and a day for which there are none takes those of the day before it, a
-    little wider. Where there are no errors at all the interval is as wide as the forecast itself: nothing is known of it.
+    Errors of the same day ahead count together; a day without any takes those of the day before, a little wider.
+    Without any errors the interval is as wide as the forecast itself.
     """
     slots = mean.shape[1]
     low, high = np.zeros_like(mean), np.zeros_like(mean)
@@ -52,10 +53,9 @@ def bounds(mean: Floats, errors: Floats, day: int, coverage: float) -> tuple[Flo
 
 
 def conformal(errors: Floats, coverage: float, days: float) -> tuple[Floats, Floats]:
-    """Lower and upper quantile of the errors [zone, n], each with the (n + 1) / n of split conformal prediction.
+    """Return the lower and upper quantile of the errors [zone, n], each with split conformal prediction's (n + 1) / n.
 
-    For n stands the number of days that the errors come from: those of one day are not independent of each other. NaN is
-    left out; a zone without errors gets NaN.
+    n is the number of days, since errors of one day depend on each other. A zone without errors gets NaN.
     """
     tail = (1.0 - coverage) / 2.0
     reach = min(1.0, (1.0 - tail) * (days + 1.0) / days)
@@ -67,8 +67,23 @@ def conformal(errors: Floats, coverage: float, days: float) -> tuple[Floats, Flo
     return low, high
 
 
+STATED_COVERAGE = 0.8
+_STATED = (0.23, 0.32, 0.36, 0.37)
+"""By day ahead, half the width of the stated interval as a share of the forecast; a day beyond the last is like the last."""
+
+
+def stated(mean: Floats, slot_minutes: int, first_slot: int = 0) -> tuple[Floats, Floats]:
+    """Return the stated default interval around a forecast [zone, slot] of whose errors nothing is known.
+
+    `first_slot` is how many slots ahead the first one lies. docs/forecasting.md says how the widths were measured.
+    """
+    days = (first_slot + np.arange(mean.shape[1])) * slot_minutes // _MINUTES_PER_DAY
+    share = np.array(_STATED)[np.minimum(days, len(_STATED) - 1)]
+    return mean * (1.0 - share), mean * (1.0 + share)
+
+
 def check_coverage(coverage: float) -> float:
-    """A coverage that makes sense."""
+    """Return the coverage; raise ScenarioError unless it is between 0 and 1."""
     if not 0.0 < coverage < 1.0:
         raise ScenarioError(f"coverage is {coverage}; give a probability between 0 and 1, like 0.8.")
     return coverage

@@ -1,4 +1,4 @@
-"""Forecasts without a model: they need a day or a week of history and no key, and are what a better one must beat."""
+"""Forecasts without a model, from a day or a week of history: the baseline that others must beat."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MINUTES_PER_DAY = 1440
 
 
 def slots_per_day(history: Traces) -> int:
-    """How many slots a day has."""
+    """Return the number of slots of a day."""
     return MINUTES_PER_DAY // history.slot_minutes
 
 
 def check_request(history: Traces, slots: int) -> None:
-    """Refuse what no forecaster can do."""
+    """Raise an error if there is no history, or nothing to forecast."""
     if history.slots < 1:
         raise DataError("There is no history to forecast from; give at least one slot of it, better four weeks.")
     if slots < 1:
@@ -33,7 +33,7 @@ def check_request(history: Traces, slots: int) -> None:
 
 
 class SameHourMean:
-    """The mean of the last `days` days at the same hour; of fewer where the history is shorter."""
+    """Forecast the mean of the last `days` days at the same hour; of fewer if the history is shorter."""
 
     def __init__(self, days: int = 7, *, coverage: float = COVERAGE) -> None:
         if days < 1:
@@ -44,7 +44,7 @@ class SameHourMean:
         self._said = False
 
     def forecast(self, history: Traces, slots: int) -> Forecast:
-        """Every coming day alike; with less than a day of history, the mean of what there is."""
+        """Return the same for every coming day; with less than a day of history, the mean of it."""
         check_request(history, slots)
         day = slots_per_day(history)
         source = self.name
@@ -61,33 +61,23 @@ class SameHourMean:
         mean = predict(history.intensity, slots)
         errors = past_errors(history.intensity, slots, day, day, predict)
         low, high = bounds(mean, errors, day, self.coverage)
-        return Forecast(
-            zones=history.zones,
-            start=history.end,
-            mean=mean,
-            low=low,
-            high=high,
-            coverage=self.coverage,
-            factor=history.factor,
-            source=source,
-            slot_minutes=history.slot_minutes,
-        )
+        return Forecast.after(history, mean, low, high, coverage=self.coverage, source=source)
 
     def means(self, truth: Traces, origins: Sequence[int], slots: int) -> NDArray[np.float64]:
-        """[origin, zone, slot]: the means of `forecast` for histories that end at these slots, without the intervals."""
+        """Return the means [origin, zone, slot] of `forecast` for histories that end at these slots."""
         day = slots_per_day(truth)
         return np.array([same_hour_mean(truth.intensity[:, :origin], slots, day, self.days) for origin in origins])
 
 
 class Persistence(SameHourMean):
-    """The last 24 hours, again and again."""
+    """Repeat the last 24 hours."""
 
     def __init__(self, *, coverage: float = COVERAGE) -> None:
         super().__init__(1, coverage=coverage)
 
 
 def same_hour_mean(past: NDArray[np.float64], slots: int, day: int, days: int) -> NDArray[np.float64]:
-    """[zone, slot]: the mean over the whole days at the end of `past`, at most `days`, repeated."""
+    """Return [zone, slot]: the mean over the whole days at the end of `past`, at most `days`, repeated."""
     whole = min(days, past.shape[1] // day)
     if whole == 0:
         return np.repeat(past.mean(axis=1, keepdims=True), slots, axis=1)

@@ -1,28 +1,27 @@
-"""The truth as a forecast: what the best of all forecasters would give, for back-tests only."""
+"""The truth as a forecast, for back-tests only."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slackwater.carbon.traces import Traces
 from slackwater.errors import DataError
 from slackwater.forecasting.forecast import Forecast
 
 
-def rows_of(truth: Traces, history: Traces, slots: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """The truth of the slots after `history`, [zone, slot] in the order of history's zones."""
+def rows_of(truth: Traces, history: Traces, slots: int) -> NDArray[np.float64]:
+    """Return the truth of the slots after `history`, [zone, slot] in the order of history's zones."""
     if truth.factor != history.factor or truth.slot_minutes != history.slot_minutes:
         raise DataError(
             f"The truth is {truth.factor} in slots of {truth.slot_minutes} minutes, the history {history.factor} in "
             f"slots of {history.slot_minutes}; load both alike."
         )
-    ahead = truth.window(history.end, slots).intensity
-    rows: np.ndarray[tuple[int, int], np.dtype[np.float64]] = ahead[[truth.index(zone) for zone in history.zones]]
-    return rows
+    return truth.window(history.end, slots).intensity[[truth.index(zone) for zone in history.zones]]
 
 
 class Oracle:
-    """Knows what comes. No forecast can save more than planning on this one."""
+    """Forecast the truth: no other forecast can save more."""
 
     name = "oracle"
 
@@ -30,16 +29,6 @@ class Oracle:
         self.truth = truth
 
     def forecast(self, history: Traces, slots: int) -> Forecast:
-        """What will be."""
+        """Return the truth of the coming slots."""
         ahead = rows_of(self.truth, history, slots)
-        return Forecast(
-            zones=history.zones,
-            start=history.end,
-            mean=ahead,
-            low=ahead,
-            high=ahead,
-            coverage=1.0,
-            factor=history.factor,
-            source=self.name,
-            slot_minutes=history.slot_minutes,
-        )
+        return Forecast.after(history, ahead, ahead, ahead, coverage=1.0, source=self.name)

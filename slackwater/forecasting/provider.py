@@ -1,4 +1,4 @@
-"""What a provider's forecasts say, freed of their bias: deviations that can be weighed against those of the history."""
+"""Features of a provider's forecasts: deviations without its bias, to be weighed against those of the history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_RATIO = 4.0
 
 
 class Provided:
-    """The issues of one zone beside its history [hour], hourly; `start` is the history's first hour since 1970."""
+    """Hold the issues of one zone and its history [hour]; `start` is the history's first hour since 1970."""
 
     def __init__(self, issues: Issues, past: Past, row: int, start: int) -> None:
         self.past, self.row = past, row
@@ -48,7 +48,7 @@ class Provided:
         """The same of what came in those hours."""
 
     def features(self, origins: Ints, leads: Ints) -> Floats:
-        """[origin, lead, feature]; NaN where the provider's newest issue does not reach."""
+        """Return [origin, lead, feature]; NaN where the provider's newest issue does not reach."""
         profile = self.past.profile(origins, leads)[self.row]
         newest, age = self._issue(origins)
         value = self._value(origins, newest, age, leads)
@@ -74,14 +74,14 @@ class Provided:
         return found
 
     def _last_error(self, origins: Ints, ratio: Floats) -> Floats:
-        """[origin, 1]: how far the last hour was from the provider's newest word on it, 0 where there was none."""
+        """Return [origin, 1]: the error of the provider's newest forecast of the last hour, 0 without one."""
         last = origins - 1
         deviation = self.actual[last] - self.mean_actual[0, last]
         error: Floats = deviation - ratio[:, 0] * (self.newest[last] - self.mean_forecast[0, last])
         return np.nan_to_num(error, nan=0.0)[:, None]
 
     def _issue(self, origins: Ints) -> tuple[Ints, Ints]:
-        """[origin]: the newest issue (-1: none) and how many hours before the origin its first value lies."""
+        """Return [origin]: the newest issue (-1: none) and how many hours before the origin its first value lies."""
         newest = np.searchsorted(self.issued, origins, side="right") - 1
         if not len(self.first):
             return newest, np.zeros_like(origins)
@@ -97,7 +97,7 @@ class Provided:
         return found
 
     def _by_day_ahead(self, hours: int) -> Floats:
-        """[day ahead, hour]: the newest forecast of every hour that was made so many days before it."""
+        """Return [day ahead, hour]: the newest forecast of every hour that was made so many days before it."""
         found = np.full((self.days_ahead, hours), np.nan)
         for first, values in zip(self.first, self.values, strict=True):
             for day in range(self.days_ahead):
@@ -109,7 +109,7 @@ class Provided:
 
 
 def _lagged_sum(values: Floats) -> Floats:
-    """[day ahead, hour]: sum of the values 1 to 7 days before."""
+    """Return [day ahead, hour]: the sum of the values 1 to 7 days before."""
     total = np.zeros_like(values)
     for days in range(1, DAYS + 1):
         total[:, 24 * days :] += values[:, : -24 * days or None]
@@ -117,7 +117,7 @@ def _lagged_sum(values: Floats) -> Floats:
 
 
 def _mean(values: Floats) -> Floats:
-    """[origin, 1]: mean of what is there, NaN where nothing is."""
+    """Return [origin, 1]: the mean without NaN, NaN where there is nothing else."""
     there = ~np.isnan(values)
     count = there.sum(axis=1, keepdims=True)
     total = np.where(there, values, 0.0).sum(axis=1, keepdims=True)
@@ -125,7 +125,7 @@ def _mean(values: Floats) -> Floats:
 
 
 def _ratio(actual: Floats, forecast: Floats) -> Floats:
-    """By how much to scale the provider's deviations; within bounds, and 1 where nothing can be said."""
+    """Return by how much to scale the provider's deviations; within bounds, and 1 where it is not known."""
     scale = np.ones_like(actual)
     sound = (forecast > 0.0) & (actual > 0.0)
     np.divide(actual, forecast, out=scale, where=sound)

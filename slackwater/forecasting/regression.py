@@ -1,18 +1,52 @@
-"""Ridge regression that shrinks to known weights instead of to zero, for many zones at once, with honest errors."""
+"""Ridge regression that shrinks to known weights instead of zero, for many zones at once, with out-of-sample errors."""
 
 from __future__ import annotations
 
+import csv
+import hashlib
 import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slackwater.errors import DataError
+from slackwater.forecasting.features import EDGES_H
 from slackwater.forecasting.intervals import conformal
 
 Floats = NDArray[np.float64]
+T = TypeVar("T")
 
 BLOCKS = 4
+
+
+class FitCache(Generic[T]):
+    """Keep the newest fits by what they were fitted on, so that the re-plans of a week share one."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._kept = most, OrderedDict[bytes, T]()
+
+    def get(self, values: Floats, label: str, make: Callable[[], T]) -> T:
+        """Return the fit on these values and label; make it if it is not kept."""
+        key = hashlib.blake2b(np.ascontiguousarray(values).tobytes() + label.encode()).digest()
+        if key not in self._kept:
+            self._kept[key] = make()
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return self._kept[key]
+
+
+def read_weights(file: str, features: Sequence[str]) -> Floats:
+    """Return the pooled weights [part of the leads, feature] of a file of the package."""
+    text = files("slackwater.forecasting").joinpath(file).read_text(encoding="utf-8")
+    rows = list(csv.DictReader(text.splitlines()))
+    if [int(row["from_hour"]) for row in rows] != list(EDGES_H):
+        raise DataError(f"{file} does not have the leads of the features; fit it anew.")
+    return np.array([[float(row[name]) for name in features] for row in rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,16 +62,16 @@ class Fit:
     """From how many days the rows are."""
 
     def reach(self, coverage: float) -> tuple[Floats, Floats]:
-        """What to add for the lower and the upper bound, each [zone]."""
+        """Return what to add for the lower and the upper bound, each [zone]."""
         low, high = conformal(self.errors, coverage, self.days)
         return np.minimum(low, 0.0), np.maximum(high, 0.0)
 
 
 def fit(features: Floats, target: Floats, prior: Floats, *, strength: float, days: float) -> Fit:
-    """Weights from features [zone, row, feature] and target [zone, row], the rows in the order of time.
+    """Fit weights to features [zone, row, feature] and target [zone, row], the rows in the order of time.
 
-    `strength` says after how many days of data these count as much as the prior. Days measure what is known, not rows:
-    neighbouring rows are nearly the same, so their number, spread over `days`, says little.
+    After `strength` days the data counts as much as the prior. Days, not rows, measure what is known: neighbouring rows
+    are nearly the same.
     """
     zones, rows = target.shape
     spread = target.std(axis=1)
@@ -59,7 +93,7 @@ def fit(features: Floats, target: Floats, prior: Floats, *, strength: float, day
 
 
 def pooled(features: Floats, target: Floats, little: float = 1e-3) -> Floats:
-    """[feature]: one set of weights for all zones, each counting alike, whatever its spread."""
+    """Return one set of weights [feature] for all zones, each counting alike, whatever its spread."""
     spread = target.std(axis=1)
     spread[spread == 0.0] = 1.0
     scaled, aim = features / spread[:, None, None], target / spread[:, None]

@@ -6,25 +6,21 @@ from eight days of history on and learns what is particular to a zone as the his
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import logging
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slackwater.carbon.traces import Traces
-from slackwater.errors import DataError, ScenarioError
+from slackwater.errors import ScenarioError
 from slackwater.forecasting.features import DAYS, EDGES_H, FEATURES, REACH_DAYS, Past, lead_parts, without_glitches
 from slackwater.forecasting.forecast import Forecast
 from slackwater.forecasting.intervals import check_coverage
 from slackwater.forecasting.naive import COVERAGE, SameHourMean, check_request, slots_per_day
-from slackwater.forecasting.regression import fit, pooled
+from slackwater.forecasting.regression import FitCache, fit, pooled, read_weights
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +43,7 @@ class Trained:
 
 
 class Ridge:
-    """Learns from the last `train_days` days of history; weights are renewed once a week."""
+    """Learn from the last `train_days` days of history; weights are renewed once a week."""
 
     name = "ridge"
 
@@ -59,12 +55,12 @@ class Ridge:
         self.train_days = train_days
         self.strength = strength
         self.coverage = check_coverage(coverage)
-        self._kept: OrderedDict[bytes, Trained] = OrderedDict()
+        self._kept = FitCache[Trained](_KEPT_FITS)
         self._fallback = SameHourMean(coverage=coverage)
         self._said = False
 
     def forecast(self, history: Traces, slots: int) -> Forecast:
-        """The coming slots; below eight days of history it is the same-hour mean, and says so."""
+        """Return a forecast; below eight days of history it is the same-hour mean, and says so."""
         check_request(history, slots)
         day = slots_per_day(history)
         if history.slots < LEAST_DAYS * day:
@@ -75,7 +71,7 @@ class Ridge:
             made = self._fallback.forecast(history, slots)
             return replace(made, source=f"{self.name} (same-hour mean, as there are only {have})")
         values = without_glitches(history.intensity, day)
-        begin, end = self._training_part(history, history.slots)
+        begin, end = training_part(history, history.slots, self.train_days)
         trained = self._trained(values[:, begin:end], day, slots)
         mean = self._means(values, np.array([history.slots]), day, trained, slots)[0]
         low, high = np.zeros_like(mean), np.zeros_like(mean)
@@ -83,20 +79,11 @@ class Ridge:
             low[:, first:stop] = mean[:, first:stop] + trained.low[part][:, None]
             high[:, first:stop] = mean[:, first:stop] + trained.high[part][:, None]
         unknown = np.isnan(high)
-        return Forecast(
-            zones=history.zones,
-            start=history.end,
-            mean=mean,
-            low=np.where(unknown, 0.0, np.maximum(low, 0.0)),
-            high=np.where(unknown, 2.0 * mean, high),
-            coverage=self.coverage,
-            factor=history.factor,
-            source=self.name,
-            slot_minutes=history.slot_minutes,
-        )
+        low, high = np.where(unknown, 0.0, np.maximum(low, 0.0)), np.where(unknown, 2.0 * mean, high)
+        return Forecast.after(history, mean, low, high, coverage=self.coverage, source=self.name)
 
     def means(self, truth: Traces, origins: Sequence[int], slots: int) -> Floats:
-        """[origin, zone, slot]: the means of `forecast` for histories that end at these slots, many at once."""
+        """Return the means [origin, zone, slot] of `forecast` for histories that end at these slots."""
         day = slots_per_day(truth)
         values = without_glitches(truth.intensity, day)
         found = np.empty((len(origins), len(truth.zones), slots))
@@ -105,7 +92,7 @@ class Ridge:
             if origin < LEAST_DAYS * day:
                 found[number] = self.forecast(truth.window(truth.start, origin), slots).mean
             else:
-                by_part.setdefault(self._training_part(truth, origin), []).append(number)
+                by_part.setdefault(training_part(truth, origin, self.train_days), []).append(number)
         for (begin, end), numbers in by_part.items():
             trained = self._trained(values[:, begin:end], day, slots)
             found[numbers] = self._means(values, np.array([origins[number] for number in numbers]), day, trained, slots)
@@ -121,17 +108,8 @@ class Ridge:
             mean[..., begin:end] += np.einsum("zolf,zf->zol", features[:, :, begin:end], trained.weights[part])
         return np.maximum(mean, 0.0).transpose(1, 0, 2)
 
-    def _training_part(self, history: Traces, origin: int) -> tuple[int, int]:
-        return training_part(history, origin, self.train_days)
-
     def _trained(self, values: Floats, day: int, slots: int) -> Trained:
-        """The weights learnt from these values; the re-plans of a week share one fit."""
-        key = hashlib.blake2b(np.ascontiguousarray(values).tobytes() + f"{values.shape}{day}{slots}".encode()).digest()
-        if key not in self._kept:
-            self._kept[key] = self._train(values, day, slots)
-            while len(self._kept) > _KEPT_FITS:
-                self._kept.popitem(last=False)
-        return self._kept[key]
+        return self._kept.get(values, f"{values.shape}{day}{slots}", lambda: self._train(values, day, slots))
 
     def _train(self, values: Floats, day: int, slots: int) -> Trained:
         zones, known = values.shape
@@ -159,10 +137,10 @@ class Ridge:
 
 
 def training_part(history: Traces, origin: int, train_days: int) -> tuple[int, int]:
-    """First and end slot to learn from, so chosen that forecasts of the same week, or day, share one fit.
+    """Return the first and end slot to learn from; forecasts of the same week, or day, share one fit.
 
-    It ends at the last midnight, or once there are four weeks of history at the last midnight to Thursday (1970 began on
-    one), and begins as early as the features of its first origin need.
+    It ends at the last midnight; once there are four weeks of history, at the last midnight to Thursday (1970 began on
+    one). It begins as early as the features of its first origin need.
     """
     day = slots_per_day(history)
     since_1970 = int(history.start.timestamp()) // 60 // history.slot_minutes + origin
@@ -171,23 +149,19 @@ def training_part(history: Traces, origin: int, train_days: int) -> tuple[int, i
 
 
 def training_origins(known: int, first: int, end: int, day: int, train_days: int) -> NDArray[np.int64]:
-    """Past origins of which all leads up to `end` are known; steps that do not divide a day reach all hours in turn."""
+    """Return past origins whose leads up to `end` are known; steps that do not divide a day reach all hours in turn."""
     step = max(round((3 if first < day else 7) * day / 24), 1)
     return np.arange(max(DAYS * day, known - train_days * day), known - end + 1, step)
 
 
 @cache
 def pooled_weights() -> Floats:
-    """[part of the leads, feature], as fitted over many zones and a year."""
-    text = files("slackwater.forecasting").joinpath("ridge_prior.csv").read_text(encoding="utf-8")
-    rows = list(csv.DictReader(text.splitlines()))
-    if [int(row["from_hour"]) for row in rows] != list(EDGES_H):
-        raise DataError("ridge_prior.csv does not have the leads of the features; fit it anew.")
-    return np.array([[float(row[name]) for name in FEATURES] for row in rows])
+    """Return [part of the leads, feature], as fitted over many zones and a year."""
+    return read_weights("ridge_prior.csv", FEATURES)
 
 
 def fit_pooled(traces: Traces, *, slots: int = 240, every: int = 37) -> Floats:
-    """[part, feature]: the weights pooled over all zones of the traces, each zone counting alike."""
+    """Return the weights [part, feature] pooled over all zones of the traces, each counting alike."""
     day = slots_per_day(traces)
     past = Past(traces.intensity, day)
     found = np.zeros((len(EDGES_H), len(FEATURES)))

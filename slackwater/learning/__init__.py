@@ -1,4 +1,4 @@
-"""Training by a schedule. Nothing here is imported, PyTorch least of all, before it is used."""
+"""Training by a schedule. Names are imported when first used, because PyTorch takes seconds to load."""
 
 from __future__ import annotations
 
@@ -15,22 +15,12 @@ if TYPE_CHECKING:
     from slackwater.learning.task import Samples, Task
 
 _HOME = {
-    "Aggregate": "aggregators",
-    "Aggregator": "aggregators",
-    "Participation": "aggregators",
-    "Progress": "result",
-    "Result": "result",
-    "Samples": "task",
-    "Task": "task",
-    "TrainingDiverged": "result",
-    "TrainingStopped": "result",
-    "aggregator_names": "registry",
-    "baseline": "loop",
-    "make_aggregator": "registry",
-    "register_aggregator": "registry",
-    "resume": "loop",
-    "tasks": "tasks",
-    "train": "loop",
+    "aggregators": ("Aggregate", "Aggregator", "Participation"),
+    "loop": ("baseline", "resume", "train"),
+    "registry": ("aggregator_names", "make_aggregator", "register_aggregator"),
+    "result": ("Progress", "Result", "TrainingDiverged", "TrainingStopped"),
+    "task": ("Samples", "Task"),
+    "tasks": ("tasks",),
 }
 __all__ = [
     "Aggregate",
@@ -51,7 +41,7 @@ __all__ = [
     "train",
 ]
 
-__getattr__ = lazily(__name__, _HOME)
+__getattr__ = lazily(__name__, {name: module for module, names in _HOME.items() for name in names})
 
 
 def __dir__() -> list[str]:

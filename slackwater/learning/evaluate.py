@@ -1,4 +1,4 @@
-"""How good a model is: on the global test set, on each client's own distribution, and by the paper's F."""
+"""Evaluation of a model on the global test set, on each client's own distribution, and by the paper's F."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 from slackwater.learning.flat import FlatModel
 from slackwater.learning.task import Samples, Task
 
-BATCH = 1000
-"""Samples at once, to bound the memory; not tuned."""
+BATCH = 1000  # samples at once, to bound the memory; not tuned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,20 +22,8 @@ class Score:
     samples: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fairness:
-    """Accuracy by client, on the client's own distribution."""
-
-    clients: tuple[Score, ...]
-
-    @property
-    def worst(self) -> float | None:
-        """The lowest accuracy; None if there are no test data by client."""
-        return min((score.accuracy for score in self.clients), default=None)
-
-
 def evaluate(model: FlatModel, samples: Samples, task: Task) -> Score:
-    """One pass over the samples; the device is waited for once, at the end."""
+    """Return accuracy and loss of one pass over the samples; the device is waited for once, at the end."""
     device = model.vector.device
     training = model.module.training
     model.module.eval()
@@ -56,16 +43,6 @@ def evaluate(model: FlatModel, samples: Samples, task: Task) -> Score:
     return Score(accuracy=int(correct) / count, loss=float(loss) / count, samples=len(samples))
 
 
-def evaluate_clients(model: FlatModel, task: Task) -> Fairness:
-    """Each client's own test data."""
-    return Fairness(clients=tuple(evaluate(model, samples, task) for samples in task.client_tests))
-
-
-def client_losses(model: FlatModel, task: Task) -> tuple[Score, ...]:
-    """F_c of every client, on its training data."""
-    return tuple(evaluate(model, samples, task) for samples in task.clients)
-
-
-def global_loss(scores: Sequence[Score]) -> float:
-    """F of equation (1): the mean of the F_c, every client with the same weight however many samples it has."""
-    return sum(score.loss for score in scores) / len(scores)
+def evaluate_each(model: FlatModel, parts: Sequence[Samples], task: Task) -> tuple[Score, ...]:
+    """Return the score on each part: every client's test data, or its training data for the F_c of equation (1)."""
+    return tuple(evaluate(model, samples, task) for samples in parts)

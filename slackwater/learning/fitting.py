@@ -1,4 +1,4 @@
-"""What a plan, a task and settings must have in common before training begins, and how a run's file names them."""
+"""What a plan, a task and settings must have in common before training begins, and how a run's file describes a task."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from slackwater.learning.task import Task
 from slackwater.ledger.ledger import OverBudgetError
 from slackwater.ledger.run import Run
 from slackwater.planning.plan import Plan
-from slackwater.planning.problem import Problem
 from slackwater.planning.stage import BUDGET_ROUNDING
 from slackwater.planning.storage import plan_from_dict
 
 
 def check(plan: Plan, task: Task, settings: Settings) -> None:
-    """What does not fit together, before anything is begun."""
+    """Raise if plan, task and settings do not fit together."""
     problem, count = plan.problem, len(plan.problem.fleet)
     if len(task.clients) != count:
         raise ScenarioError(
             f"The plan has {count} clients ({_named(problem.fleet.names)}) and the task {task.name!r} has data for "
-            f"{len(task.clients)}. "
-            f"Make the task with clients={count}."
+            f"{len(task.clients)}. Make the task with clients={count}."
         )
     for what, given in (("client_tests", task.client_tests), ("devices", task.devices)):
         if given and len(given) != count:
@@ -54,27 +52,21 @@ def check(plan: Plan, task: Task, settings: Settings) -> None:
                 f"devices_per_slot is {sampled}, but {problem.fleet.names[small[0]]!r} has "
                 f"{len(task.devices[small[0]])} devices."
             )
-        _check_device_energy(problem, sampled, settings.device_kwh)
-
-
-def _check_device_energy(problem: Problem, sampled: int, device_kwh: float | None) -> None:
-    """A client of the plan is a region: the plan must charge its slot with the energy of all devices that train."""
-    if device_kwh is None:
-        return
-    needed = sampled * device_kwh * problem.fleet.pue
-    wrong = np.flatnonzero(~np.isclose(problem.costs.energy_kwh, needed, rtol=1e-9, atol=0.0))
-    if len(wrong):
-        first = int(wrong[0])
-        raise ScenarioError(
-            f"{sampled} devices of {device_kwh:g} kWh take {sampled * device_kwh:g} kWh in a slot, but the plan was "
-            "made with "
-            f"{problem.costs.energy_kwh[first] / problem.fleet.pue[first]:g} kWh for {problem.fleet.names[first]!r}, "
-            f"so the budget would not hold. Plan again with energy_kwh={sampled * device_kwh:g}."
-        )
+    if sampled is not None and settings.device_kwh is not None:
+        # A client of the plan is a region: the plan must charge its slot with the energy of all devices that train.
+        together, fleet, planned = sampled * settings.device_kwh, problem.fleet, problem.costs.training_kwh
+        wrong = np.flatnonzero(~np.isclose(planned, together * fleet.pue, rtol=1e-9, atol=0.0))
+        if len(wrong):
+            first = int(wrong[0])
+            raise ScenarioError(
+                f"{sampled} devices of {settings.device_kwh:g} kWh take {together:g} kWh in a slot, but the plan was made "
+                f"with {planned[first] / fleet.pue[first]:g} kWh for {fleet.names[first]!r}, so the budget would not "
+                f"hold. Plan again with energy_kwh={together:g}."
+            )
 
 
 def notes_of(plan: Plan, task: Task, settings: Settings) -> tuple[str, ...]:
-    """What is said once, at the start, and kept with the result."""
+    """Return what is told once at the start, and kept with the result."""
     notes, names = [], plan.problem.fleet.names
     never = [str(names[client]) for client in plan.metrics.never] if plan.before else []
     if never:
@@ -94,7 +86,7 @@ def notes_of(plan: Plan, task: Task, settings: Settings) -> tuple[str, ...]:
 
 
 def described(task: Task) -> dict[str, Any]:
-    """What the run's file keeps of a task: how it was made, and enough of its data to know them again."""
+    """Return what the run's file keeps of a task: how it was made, and a fingerprint of its data."""
     digest = hashlib.sha256()
     for samples in task.clients:
         for tensor in (samples.y, samples.x[:1]):
@@ -108,13 +100,12 @@ def described(task: Task) -> dict[str, Any]:
 
 
 def rebuilt(run: Run, data: str | None = None) -> Task:
-    """A built-in or registered task, made again from its record; `data` if its files are elsewhere now."""
+    """Make a built-in or registered task again from its record; `data` is the new place of its files."""
     record: dict[str, Any] = run.task["record"]
     if "task" not in record:
         raise ScenarioError(
             f"The run in {run.folder} trains a task of your own, {run.task['name']!r}, which its file cannot make "
-            "again. "
-            "Give it: slackwater.resume(out, task=task)."
+            "again. Give it: slackwater.resume(out, task=task)."
         )
     from slackwater.learning import tasks
 
@@ -126,7 +117,7 @@ def rebuilt(run: Run, data: str | None = None) -> Task:
 
 
 def plan_of(run: Run) -> Plan:
-    """The plan that a run follows."""
+    """Return the plan that a run follows."""
     return plan_from_dict(run.plan, f"The plan of the run in {run.folder}")
 
 

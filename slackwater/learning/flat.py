@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from slackwater.errors import ScenarioError
 from slackwater.learning.task import Task
 
+_PIECE = 2**20
+
 
 class FlatModel:
     """A module on a device, with its parameters in `vector` and its buffers (BatchNorm's statistics) beside it."""
@@ -37,39 +39,43 @@ class FlatModel:
             offset += parameter.numel()
             view = part.view_as(parameter)
             if channels_last and parameter.dim() == 4:
-                # The order in memory that convolutions are fastest in; measured on CPU, 15 to 30 % off the time of a
-                # step.
+                # Convolutions are fastest in this memory order: 15 to 30 % less time a step on CPU.
                 outputs, inputs, height, width = parameter.shape
                 view = part.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
             view.copy_(parameter.detach())
             parameter.data = view
 
     def load(self, vector: Tensor, buffers: Mapping[str, Tensor]) -> None:
-        """Take over a global model."""
+        """Load a global model."""
         self.vector.copy_(vector)
         for name, buffer in self.buffers.items():
             buffer.copy_(buffers[name])
 
     def copy_buffers(self) -> dict[str, Tensor]:
-        """The buffers as they are now."""
+        """Return a copy of the buffers."""
         return {name: buffer.detach().clone() for name, buffer in self.buffers.items()}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """A copy to save, in PyTorch's usual form."""
+        """Return a copy to save, as PyTorch's usual state dict."""
         return {
             name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
             for name, value in self.module.state_dict().items()
         }
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Inputs in the order in memory that the model wants."""
+        """Return inputs in the memory order that the model wants."""
         if self.channels_last and x.dim() == 4:
             return x.contiguous(memory_format=torch.channels_last)
         return x
 
 
+def is_finite(values: Tensor) -> bool:
+    """Return whether all values are numbers. In pieces, since PyTorch makes copies of what it looks at."""
+    return all(bool(torch.isfinite(piece).all()) for piece in torch.split(values.reshape(-1), _PIECE))
+
+
 def average_buffers(buffers: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Plain mean over the participants; whole numbers (counts of batches) are rounded."""
+    """Return the plain mean over the participants; whole numbers (counts of batches) are rounded."""
     means: dict[str, Tensor] = {}
     for name, first in buffers[0].items():
         total = first.double() if first.device.type != "mps" else first.float()
@@ -81,10 +87,10 @@ def average_buffers(buffers: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor
 
 
 class ModelMaker:
-    """New flat models of a task that all start from the same parameters, with what a first trial taught about them."""
+    """Makes flat models of a task that all start from the same parameters, and knows what a trial showed about them."""
 
     def __init__(self, task: Task, *, seed: int, device: torch.device) -> None:
-        with torch.random.fork_rng(devices=[]):  # the user's own random numbers go on as if we had drawn none
+        with torch.random.fork_rng(devices=[]):  # the user's own random numbers stay as they are
             torch.manual_seed(seed)
             self._module = task.model()
         self._device = device
@@ -104,11 +110,11 @@ class ModelMaker:
                 self._try(task)
 
     def __call__(self) -> FlatModel:
-        """One more model, with the initial parameters."""
+        """Return a new model with the initial parameters."""
         return FlatModel(copy.deepcopy(self._module), device=self._device, channels_last=self.channels_last)
 
     def _try(self, task: Task) -> None:
-        """A forward pass over two samples (one is too few for BatchNorm)."""
+        """Run a forward pass over two samples (one is too few for BatchNorm)."""
         model, samples = self(), task.clients[0]
         x, y = samples.x[:2].to(self._device), samples.y[:2].to(self._device)
         model.module.train(len(x) == 2)
@@ -121,10 +127,9 @@ class ModelMaker:
 
 @contextmanager
 def _products(module: nn.Module) -> Iterator[list[float]]:
-    """Collects the multiplications of each layer with a matrix: as many as its weights, at every place of its output.
+    """Count the multiplications of each layer with a matrix: as many as its weights, at every place of its output.
 
-    PyTorch's own FlopCounterMode is exact, but takes two seconds to load; this only has to tell a long step from a
-    short.
+    PyTorch's FlopCounterMode is exact but takes two seconds to load; this only has to tell a long step from a short one.
     """
     counted: list[float] = []
 

@@ -1,4 +1,4 @@
-"""Who trains in which slot: known in advance from a plan, or decided slot by slot. The training loop asks a guide."""
+"""Who trains in which slot: known in advance from a plan, or decided slot by slot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slackwater.learning.aggregators import FedAvg, Participation
 from slackwater.learning.probe import Need, Probe
 from slackwater.ledger.ledger import Ledger
 from slackwater.ledger.modelled import ModelledCharges
@@ -20,23 +19,20 @@ from slackwater.planning.problem import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Turn:
+class ScheduledRound:
     """One slot in which somebody trains."""
 
     slot: int
-    clients: tuple[int, ...]
-    """In the order of clients; at least one."""
-    in_window: bool
-    """Plain FedAvg and a plain step, whatever the aggregator."""
-    pi: NDArray[np.float64]
-    """[client], share of the slots in which it trains, as far as the guide knows it."""
+    clients: tuple[int, ...]  # in the order of clients; at least one
+    in_window: bool  # plain FedAvg and a plain step, whatever the aggregator
+    pi: NDArray[np.float64]  # [client], share of the slots in which it trains, as far as it is known
     weights: Mapping[int, float] | None = None
-    """The guide's own, client -> weight of its update; None leaves them to the aggregator."""
+    """Client -> weight of its update, in place of the aggregator's; None leaves them to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Standing:
-    """Where a run stands, for its guide."""
+class TrainingState:
+    """The state of a run, for its schedule source."""
 
     history: Sequence[RoundRecord]
     ledger: Ledger
@@ -44,84 +40,69 @@ class Standing:
     """What the current model does on clients' data, for the number of samples of each, in a slot: not charged by itself."""
 
 
-class Given(FedAvg):
-    """Weights that a guide sets."""
-
-    def __init__(self, weights: Mapping[int, float]) -> None:
-        self._weights = weights
-
-    def weights(self, participants: list[int], who: Participation) -> dict[int, float]:
-        """As given."""
-        return {client: self._weights[client] for client in participants}
-
-
-class Guide(Protocol):
-    """Decides who trains. Its answers follow from what it was made with, its state and the standing, and from nothing else."""
+class ScheduleSource(Protocol):
+    """Decides who trains. Its answers depend only on its arguments, its state and the training state."""
 
     problem: Problem
-    rounds: int
-    """At most so many there will be."""
+    rounds: int  # at most
+    most: int  # at most so many clients train in one slot before the window
 
-    def next(self, standing: Standing) -> Turn | None:
-        """The next slot in which somebody trains; None at the end."""
-        ...
+    def next(self, state: TrainingState) -> ScheduledRound | None:
+        """Return the next round; None at the end."""
 
-    def charge(self, ledger: Ledger, turn: Turn | None) -> None:
-        """Book all up to a turn, before it is trained (None: up to the end); after a kill, nothing a second time."""
-        ...
+    def charge(self, ledger: Ledger, due: ScheduledRound | None) -> None:
+        """Charge all slots up to a round before it is trained (None: up to the end); after a kill, charge nothing twice."""
 
     def never(self, history: Sequence[RoundRecord]) -> tuple[int, ...]:
-        """Clients whose data the model has not seen, but for the fine-tuning window."""
-        ...
+        """Return the clients whose data the model has not seen outside the fine-tuning window."""
 
     def state(self) -> dict[str, Tensor]:
-        """What `next` depends on besides its arguments, for a checkpoint."""
-        ...
+        """Return what `next` depends on besides its arguments, for a checkpoint."""
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Take up a state."""
-        ...
+        """Continue from a state."""
 
 
 class ByPlan:
-    """The schedule of a plan. Slots with nobody in them are passed over: they take no time."""
+    """The schedule of a plan. Slots in which nobody trains take no time."""
 
     def __init__(self, plan: Plan, *, note: str = "") -> None:
         self.plan, self.problem = plan, plan.problem
         self.matrix = plan.matrix
         self.slots = [int(slot) for slot in np.flatnonzero(self.matrix.any(axis=0))]
         self.rounds = len(self.slots)
+        self.most = int(self.matrix[:, : plan.before].sum(axis=0).max(initial=0))
         self.pi = plan.metrics.pi
         self.charges = ModelledCharges(plan, note=note)
 
-    def next(self, standing: Standing) -> Turn | None:
-        """The next column with somebody in it."""
-        number = len(standing.history)
+    def next(self, state: TrainingState) -> ScheduledRound | None:
+        """Return the next slot of the plan in which somebody trains."""
+        number = len(state.history)
         if number == self.rounds:
             return None
         slot = self.slots[number]
-        return Turn(
+        return ScheduledRound(
             slot=slot,
             clients=tuple(int(client) for client in np.flatnonzero(self.matrix[:, slot])),
             in_window=slot in self.plan.window,
             pi=self.pi,
         )
 
-    def charge(self, ledger: Ledger, turn: Turn | None) -> None:
-        """Training, idle draw and server, of the slots passed over too."""
-        slot = self.charges.slots - 1 if turn is None else turn.slot
+    def charge(self, ledger: Ledger, due: ScheduledRound | None) -> None:
+        """Charge training, idle draw and server, including the slots in which nobody trains."""
+        slot = self.charges.slots - 1 if due is None else due.slot
         booked = ledger.last_slot()
         lines = self.charges.of(booked + 1, slot) if slot > booked else []
         if lines:
             ledger.charge(*lines)
 
     def never(self, history: Sequence[RoundRecord]) -> tuple[int, ...]:
-        """Those without a slot before the window."""
+        """Return the clients without a slot before the window."""
         return tuple(int(client) for client in self.plan.metrics.never) if self.plan.before else ()
 
     def state(self) -> dict[str, Tensor]:
-        """Nothing: the plan says it all."""
+        """Return an empty state: the plan determines the rounds."""
         return {}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Nothing to take up."""
+        """Do nothing: there is no state."""

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from slackwater.learning.flat import FlatModel
+from slackwater.learning.global_model import Update
 from slackwater.learning.task import Samples, Task
 
-BATCHES, DEVICES, MODEL = 0, 1, 2
-"""Purposes of random numbers: each has its own stream."""
+BATCHES, DEVICES, MODEL = 0, 1, 2  # purposes of random numbers: each has its own stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,28 +28,22 @@ class LocalWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LocalUpdate:
-    """What a client sends back."""
+class LocalUpdate(Update):
+    """An update with what is known of the local training."""
 
-    update: Tensor
-    """Delta_c = theta - theta_c, flat."""
-    buffers: Mapping[str, Tensor]
-    loss: float
-    """Mean over the local steps, each before its step."""
-    finite: bool
-    """Whether loss and update are numbers."""
+    loss: float  # mean over the local steps, each before its step
+    finite: bool  # whether loss and update are numbers
 
 
 def stream(seed: int, *keys: int) -> int:
-    """A seed for one purpose, client and slot: independent of the order in which clients train, and of resuming."""
+    """Return a seed for one purpose, client and slot: independent of the order of training, and of resuming."""
     return int(np.random.SeedSequence([seed, *keys]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def batches(samples: int, work: LocalWork, seed: int) -> list[Tensor | None]:
-    """Indices of each step's batch, in shuffled epochs; None is the whole set, for sets no larger than a batch.
+    """Return the indices of each step's batch, in shuffled epochs; None is the whole set, if that is at most a batch.
 
-    Steps run on into the next epoch, so that every batch is full; asked for epochs, the last batch of each is what is
-    left.
+    Steps continue into the next epoch, so that every batch is full; with `epochs`, the last batch of each is the remainder.
     """
     size = work.batch_size
     if samples <= size:
@@ -65,14 +59,9 @@ def batches(samples: int, work: LocalWork, seed: int) -> list[Tensor | None]:
 
 
 def train_locally(
-    model: FlatModel,
-    start: Tensor,
-    buffers: Mapping[str, Tensor],
-    samples: Samples,
-    task: Task,
-    work: LocalWork,
+    model: FlatModel, start: Tensor, buffers: Mapping[str, Tensor], samples: Samples, task: Task, work: LocalWork,
     seed: int,
-) -> LocalUpdate:
+) -> LocalUpdate:  # fmt: skip
     """Train from the global model on one client's samples; `model` is the workspace."""
     model.load(start, buffers)
     model.module.train()
@@ -89,8 +78,7 @@ def train_locally(
         loss = task.loss(model.module(model.inputs(x.to(device, non_blocking=True))), y.to(device, non_blocking=True))
         gradients = torch.autograd.grad(loss, model.parameters, allow_unused=True)
         with torch.no_grad():
-            # theta <- theta - lr (gradient + weight_decay theta): the decay in one pass over the vector, then the
-            # gradients.
+            # theta <- theta - lr (gradient + weight_decay theta): the decay in one pass, then the gradients.
             model.vector.mul_(keep)
             used = [(p, g) for p, g in zip(model.parameters, gradients, strict=True) if g is not None]
             torch._foreach_add_([p for p, _ in used], [g for _, g in used], alpha=-work.lr)

@@ -1,9 +1,10 @@
-"""Train by a plan, go on after a stop, and the baseline without slack."""
+"""Train by a plan, resume after a stop, and train the baseline without slack."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import torch
 from slackwater.errors import ScenarioError, SlackwaterError
 from slackwater.learning.algorithm import Callback, Training
 from slackwater.learning.fitting import check, described, notes_of, plan_of, rebuilt
-from slackwater.learning.guide import ByPlan, Guide
+from slackwater.learning.guide import ByPlan, ScheduleSource
 from slackwater.learning.result import Result, TrainingDiverged, TrainingStopped
 from slackwater.learning.settings import EVAL_EVERY, Settings
 from slackwater.learning.surroundings import save_model, stopping, threads
 from slackwater.learning.task import Task
 from slackwater.learning.workers import StopRequested
 from slackwater.ledger.run import Run
+from slackwater.ledger.schema import damage
 from slackwater.planning.baseline import no_slack_plan
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
@@ -43,6 +45,7 @@ def train(
     training_loss: bool = True,
     server: str = "plain",
     server_lr: float | None = None,
+    memory_dtype: str = "float32",
     averaging: float | None = None,
     devices_per_slot: int | None = None,
     device_kwh: float | None = None,
@@ -51,45 +54,51 @@ def train(
     progress: Callback | None = None,
     tensorboard: bool = False,
 ) -> Result:
-    """Algorithm 1: train `task` by `plan`; see `Settings` for what each setting means. Without an aggregator, the plan's own.
+    """Train a task by a plan (Algorithm 1), and return the model, its accuracy and its emissions.
 
-    With `out`, the folder gets `run.db` (ledger, rounds, checkpoint: `resume` goes on from it) and at the end
-    `model.pt`. Same plan, task and settings give the same bits on the same machine. `progress` is called after every
-    round.
+    The same plan, task and settings give the same bits on the same machine.
+
+    Args:
+        plan: Who trains in which slot.
+        task: Model and data of the clients, such as `sw.tasks.digits(clients=7)`.
+        aggregator: How updates are combined before the window. Default: as the plan recommends.
+        local_steps: SGD steps of a client in a round, each on `batch_size` samples with the learning rate `lr`.
+        out: New folder for `run.db` (ledger and rounds), `state/` (the checkpoint that `resume` reads) and `model.pt`.
+        eval_every: Rounds between evaluations; 0 evaluates at the end only.
+        progress: Called after every round.
+
+    `slackwater.learning.settings.Settings` describes the other settings.
     """
     settings = Settings(
-        aggregator=plan.aggregator if aggregator is None else aggregator,
-        local_steps=local_steps,
-        local_epochs=local_epochs,
-        batch_size=batch_size,
-        lr=lr,
-        weight_decay=weight_decay,
-        seed=seed,
-        eval_every=eval_every,
-        training_loss=training_loss,
-        server=server,
-        server_lr=server_lr,
-        averaging=averaging,
-        devices_per_slot=devices_per_slot,
-        device_kwh=device_kwh,
-        device=device,
-        threads=torch.get_num_threads() if threads is None else threads,
-        tensorboard=tensorboard,
-    )
+        aggregator=plan.aggregator if aggregator is None else aggregator, local_steps=local_steps,
+        local_epochs=local_epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, seed=seed,
+        eval_every=eval_every, training_loss=training_loss, server=server, server_lr=server_lr,
+        memory_dtype=memory_dtype, averaging=averaging, devices_per_slot=devices_per_slot, device_kwh=device_kwh,
+        device=device, threads=torch.get_num_threads() if threads is None else threads, tensorboard=tensorboard,
+    )  # fmt: skip
     check(plan, task, settings)
     if tensorboard and out is None:
         raise ScenarioError("tensorboard=True needs a folder to write to: name one with --out (out= in Python).")
     run = Run.create(
-        out, plan=plan.to_dict(), budget_kg=plan.problem.budget_kg, settings=settings.to_dict(), task=described(task)
-    )
+        out, plan=plan.to_dict(), budget_kg=plan.problem.budget_kg, settings=settings.to_dict(), task=described(task),
+        kind="simulated",
+    )  # fmt: skip
     return carry_out(run, _by_plan(plan, settings), task, settings, notes_of(plan, task, settings), progress)
 
 
-def resume(out: str | Path, *, task: Task | None = None, progress: Callback | None = None) -> Result:
-    """Go on with a run that was killed or stopped, to the same bits as if it had not been.
+def resume(
+    out: str | Path, *, task: Task | None = None, progress: Callback | None = None, from_last_good: bool = False
+) -> Result:
+    """Continue a run that was killed or stopped, to the same bits; return the result of one that is done.
 
-    A run that is done gives its result again. Built-in tasks are made anew from the run's file;
-    a task of your own is given again, with the same data.
+    Args:
+        out: The run folder.
+        task: The task, with the same data as before. Default: a built-in task is made from the run's file.
+        progress: Called after every round.
+        from_last_good: Continue from the checkpoint before the last one if that is damaged.
+
+    Raises:
+        SlackwaterError: The last checkpoint is damaged and `from_last_good` is not set.
     """
     run = Run.open(out)
     try:
@@ -102,6 +111,8 @@ def resume(out: str | Path, *, task: Task | None = None, progress: Callback | No
         task = rebuilt(run) if task is None else task
         check(plan, task, settings)
         check_same_data(run, task)
+        if from_last_good:
+            run.fall_back()
         run.set_status("running")
     except BaseException:
         run.close()
@@ -110,21 +121,23 @@ def resume(out: str | Path, *, task: Task | None = None, progress: Callback | No
 
 
 def check_same_data(run: Run, task: Task) -> None:
-    """Refuse to go on with other data than the run began with."""
+    """Raise if the task's data are not those that the run began with."""
     was, now = run.task, described(task)
     if (was["samples"], was["fingerprint"]) != (now["samples"], now["fingerprint"]):
         raise ScenarioError(
             f"The run in {run.folder} was begun with other data than the task {task.name!r} has now: "
-            f"{sum(was['samples'])} samples over "
-            f"{len(was['samples'])} clients then, {sum(now['samples'])} over {len(now['samples'])} now. Make the "
-            "task as it was."
+            f"{sum(was['samples'])} samples over {len(was['samples'])} clients then, {sum(now['samples'])} over "
+            f"{len(now['samples'])} now. Make the task as it was."
         )
 
 
 def baseline(problem: Problem, task: Task, **settings: Any) -> Result:
-    """No-slack FedAvg: everyone trains in every round from the first slot until the budget is spent.
+    """Train without slack: all clients in every slot from the first until the budget is spent (FedAvg).
 
-    Settings as for `train`.
+    Args:
+        problem: Clients, intensity and budget.
+        task: Model and data of the clients.
+        settings: As for `train`.
     """
     settings.setdefault("aggregator", "fedavg")
     return train(no_slack_plan(problem), task, **settings)
@@ -136,21 +149,26 @@ def _by_plan(plan: Plan, settings: Settings) -> ByPlan:
 
 
 def carry_out(
-    run: Run, guide: Guide, task: Task, settings: Settings, notes: tuple[str, ...], progress: Callback | None
+    run: Run,
+    schedule: ScheduleSource,
+    task: Task,
+    settings: Settings,
+    notes: tuple[str, ...],
+    progress: Callback | None,
 ) -> Result:
-    """Train from where the run's file stands to the guide's end."""
-    with run, threads(settings.threads), contextlib.ExitStack() as cleanup:
+    """Train from where the run's file stands to the end of the schedule."""
+    with run, damage(run.path, of=(sqlite3.Error,)), threads(settings.threads), contextlib.ExitStack() as cleanup:
         try:
             if not run.events():
                 for note in notes:
                     log.warning(note)
                     run.log(note, level="warning")
-            training = Training(run, guide, task, settings, notes)
-            cleanup.callback(training.close)
+            training = Training(run, schedule, task, settings, notes)
+            cleanup.callback(training.workers.close)
             if settings.tensorboard and run.folder is not None:
                 from slackwater.learning.tensorboard import EventFile
 
-                progress = EventFile(run.folder / "tensorboard", then=progress)
+                progress = EventFile(run.folder / "tensorboard", kind=run.kind, then=progress)
                 cleanup.callback(progress.close)
             with stopping(training.stop, after="the clients"):
                 training.algorithm_1(progress)
@@ -166,7 +184,7 @@ def carry_out(
                 else "It had no folder (--out, or out= in Python), so it cannot be resumed."
             )
             raise TrainingStopped(
-                f"Stopped after {len(training.history)} of {guide.rounds} rounds, {run.ledger.spent_kg():.6g} "
+                f"Stopped after {len(training.history)} of {schedule.rounds} rounds, {run.ledger.spent_kg():.6g} "
                 f"kg charged. {again}"
             ) from None
         except TrainingDiverged as error:
@@ -176,6 +194,5 @@ def carry_out(
         except OSError as error:
             raise SlackwaterError(
                 f"{error.filename or run.folder} cannot be written: {error.strerror}. Nothing that was done before is "
-                "lost: "
-                f"make room and go on with: slackwater resume {run.folder}"
+                f"lost: make room and go on with: slackwater resume {run.folder}"
             ) from None

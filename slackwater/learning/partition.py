@@ -1,13 +1,11 @@
-"""Who holds which samples: a labelled data set split over clients.
+"""Partitions: a labelled data set split over clients.
 
-Every random choice comes from NumPy's PCG64 under the given seed, so that a seed means the same partition on every
-machine; a test pins the hash of one. A partition is one ascending array of sample indices for each client; together
-they hold every sample once.
+Every random choice comes from NumPy's PCG64 under the seed, so a seed means the same partition on every machine; a
+test pins the hash of one. A partition is one ascending array of sample indices a client; together they hold every sample once.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -15,50 +13,41 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from slackwater.errors import ScenarioError
+from slackwater.registry import did_you_mean
 
 Kind = Literal["dirichlet", "iid", "shards", "quantity"]
 Partition = tuple[NDArray[np.int64], ...]
 
 _ATTEMPTS = 1000
-_FEWEST = 10
-"""The usual least number of samples of a client; less where ten times that is more than an equal share."""
+_FEWEST = 10  # the usual least number of samples of a client; less where ten times that is more than an equal share
 _PARTITION_STREAM = 0
 
 
 def split(
-    labels: ArrayLike,
-    clients: int,
-    *,
-    kind: Kind = "dirichlet",
-    beta: float = 0.5,
-    shards_per_client: int = 2,
-    min_samples: int | None = None,
-    seed: int = 0,
-) -> Partition:
+    labels: ArrayLike, clients: int, *, kind: Kind = "dirichlet", beta: float = 0.5, shards_per_client: int = 2,
+    min_samples: int | None = None, seed: int = 0,
+) -> Partition:  # fmt: skip
     """Split by name: `dirichlet` and `quantity` use `beta` and `min_samples`, `shards` uses `shards_per_client`."""
-    if kind == "dirichlet":
-        return dirichlet(labels, clients, beta=beta, min_samples=min_samples, seed=seed)
     if kind == "iid":
         return iid(labels, clients, seed=seed)
     if kind == "shards":
         return shards(labels, clients, shards_per_client=shards_per_client, seed=seed)
-    if kind == "quantity":
-        return quantity(labels, clients, beta=beta, min_samples=min_samples, seed=seed)
-    near = difflib.get_close_matches(str(kind), get_args(Kind), n=1, cutoff=0.4)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    if kind in ("dirichlet", "quantity"):
+        draw = dirichlet if kind == "dirichlet" else quantity
+        return draw(labels, clients, beta=beta, min_samples=min_samples, seed=seed)
+    hint = did_you_mean(str(kind), get_args(Kind), cutoff=0.4)
     raise ScenarioError(f"partition {kind!r} is not known.{hint} There are: {', '.join(get_args(Kind))}.")
 
 
 def dirichlet(
     labels: ArrayLike, clients: int, *, beta: float = 0.5, min_samples: int | None = None, seed: int = 0
 ) -> Partition:
-    """Each class is shared out by its own draw from Dirichlet(beta, ..., beta): with small beta to few clients.
+    """Share out each class by its own draw from Dirichlet(beta, ..., beta): with a small beta, to few clients.
 
-    The shares of all classes are drawn again, from the same stream, until every client has `min_samples` (10 unless
-    told, or a tenth of an equal share if that is less); after 1000 draws it is an error.
+    The shares are drawn again, from the same stream, until every client has `min_samples` (default 10, or a tenth of an
+    equal share if that is less); after 1000 draws it is an error.
     """
-    held, rng = _start(labels, clients, seed)
-    _check_beta(beta)
+    held, rng = _start(labels, clients, seed, beta)
     order = rng.permutation(len(held))
     by_class = [order[held[order] == label] for label in np.unique(held)]
     sizes = np.array([len(members) for members in by_class])
@@ -78,13 +67,13 @@ def dirichlet(
 
 
 def iid(labels: ArrayLike, clients: int, *, seed: int = 0) -> Partition:
-    """Equal parts (within one sample) of the shuffled set."""
+    """Split the shuffled set into equal parts (within one sample)."""
     held, rng = _start(labels, clients, seed)
     return _sorted(np.array_split(rng.permutation(len(held)), clients))
 
 
 def shards(labels: ArrayLike, clients: int, *, shards_per_client: int = 2, seed: int = 0) -> Partition:
-    """After McMahan et al. (2017): sorted by label, cut into equal shards, each client dealt some of them at random."""
+    """Sort by label, cut into equal shards and deal each client some of them at random: McMahan et al. (2017)."""
     held, rng = _start(labels, clients, seed)
     if shards_per_client < 1:
         raise ScenarioError(f"shards_per_client is {shards_per_client}; give at least 1.")
@@ -103,12 +92,11 @@ def shards(labels: ArrayLike, clients: int, *, shards_per_client: int = 2, seed:
 def quantity(
     labels: ArrayLike, clients: int, *, beta: float = 0.5, min_samples: int | None = None, seed: int = 0
 ) -> Partition:
-    """Sizes by one draw from Dirichlet(beta, ..., beta), labels alike everywhere.
+    """Draw the sizes from Dirichlet(beta, ..., beta), with the same mix of labels everywhere.
 
-    Everybody gets `min_samples` first and the draw shares out the rest: with many clients hardly a draw leaves each enough.
+    Each client gets `min_samples` first and the draw shares out the rest: with many clients few draws leave each enough.
     """
-    held, rng = _start(labels, clients, seed)
-    _check_beta(beta)
+    held, rng = _start(labels, clients, seed, beta)
     order = rng.permutation(len(held))
     least = _least(min_samples, len(held), clients)
     rest = len(held) - clients * least
@@ -117,37 +105,43 @@ def quantity(
 
 
 def label_counts(partition: Sequence[NDArray[np.int64]], labels: ArrayLike) -> NDArray[np.int64]:
-    """[client, class], how many samples of each class a client has; classes are 0 to the largest label of the set."""
+    """Return how many samples of each class a client has, [client, class]; classes are 0 to the largest label."""
     held = np.asarray(labels)
     classes = int(held.max()) + 1 if held.size else 0
     return np.array([np.bincount(held[part], minlength=classes) for part in partition], dtype=np.int64)
 
 
 def stream(seed: int, purpose: int) -> np.random.Generator:
-    """A random stream of its own for each purpose, so that asking for more of one thing does not change another."""
+    """Return a random stream for one purpose, so that asking for more of one thing does not change another."""
     if seed < 0:
         raise ScenarioError(f"seed is {seed}; give 0 or a positive whole number.")
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(purpose,))))
 
 
-def _start(labels: ArrayLike, clients: int, seed: int) -> tuple[NDArray[np.int64], np.random.Generator]:
+def _start(
+    labels: ArrayLike, clients: int, seed: int, beta: float = 1.0
+) -> tuple[NDArray[np.int64], np.random.Generator]:
     held = np.asarray(labels, dtype=np.int64)
     if clients < 1:
         raise ScenarioError(f"clients is {clients}; give at least 1.")
     if clients > len(held):
         raise ScenarioError(f"clients is {clients}, but there are only {len(held)} samples. Use fewer clients.")
+    if not 0 < beta < np.inf:
+        raise ScenarioError(
+            f"beta is {beta}; give a positive number: 0.1 is very uneven, 0.5 the paper's, 100 nearly even."
+        )
     return held, stream(seed, _PARTITION_STREAM)
 
 
 def _cuts(shares: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[class, client + 1], where each class is cut: rounded running sums, so that the parts add up to the whole."""
+    """Return where each class is cut, [class, client + 1]: rounded running sums, so that the parts add up to the whole."""
     ends = np.rint(np.cumsum(shares, axis=1) * sizes[:, np.newaxis]).astype(np.int64)
     ends[:, -1] = sizes
     return np.concatenate([np.zeros((len(sizes), 1), dtype=np.int64), np.minimum(ends, sizes[:, np.newaxis])], axis=1)
 
 
 def usual_least(samples: int, clients: int) -> int:
-    """The least number of samples of a client, unless told."""
+    """Return the default for the least number of samples of a client."""
     return max(1, min(_FEWEST, samples // max(clients, 1) // 10))
 
 
@@ -160,13 +154,6 @@ def _least(min_samples: int | None, samples: int, clients: int) -> int:
             f"min_samples is {min_samples}; with {samples} samples for {clients} clients it can be 1 to {share}."
         )
     return min_samples
-
-
-def _check_beta(beta: float) -> None:
-    if not 0 < beta < np.inf:
-        raise ScenarioError(
-            f"beta is {beta}; give a positive number: 0.1 is very uneven, 0.5 the paper's, 100 nearly even."
-        )
 
 
 def _sorted(parts: Sequence[NDArray[np.int64]]) -> Partition:

@@ -1,8 +1,7 @@
-"""What some methods ask of clients that do not train: the losses or the gradient of the current model on their data.
+"""Probes: losses or gradient of the current model on the data of clients that do not train, for some policies.
 
-That is computing, and it is charged. A sample's forward pass is one unit, its backward pass two, so a step of training costs three a
-sample. Local training of S steps with batches of B costs 3 S B units; losses of m samples cost m, their gradient 3 m. The energy of a
-probe is that share of the energy of the client's local training.
+Probes are charged. A sample's forward pass is one unit and its backward pass two. Local training of S steps with
+batches of B costs 3 S B units, losses of m samples m, their gradient 3 m: a probe's energy is that share.
 """
 
 from __future__ import annotations
@@ -26,22 +25,19 @@ _TRAINING_UNITS = 3
 class Probe:
     """The current model on a client's data."""
 
-    loss: float
-    """Mean over the samples."""
-    rms_loss: float
-    """Root of the mean squared loss over the samples: Oort's."""
-    gradient: Tensor | None
-    """Of the mean loss, flat; None if only losses were asked for."""
+    loss: float  # mean over the samples
+    rms_loss: float  # root of the mean squared loss over the samples: Oort's
+    gradient: Tensor | None  # of the mean loss, flat; None if only losses were asked for
 
 
 def share(need: Need, probed: int, held: int, work: LocalWork) -> float:
-    """Energy of a probe of `probed` samples over that of the local training of a client that holds `held`."""
+    """Return the energy of a probe of `probed` samples over that of local training of a client that holds `held`."""
     trained = work.epochs * held if work.epochs is not None else work.steps * min(work.batch_size, held)
     return _UNITS[need] * probed / (_TRAINING_UNITS * trained)
 
 
 def probe(model: FlatModel, samples: Samples, task: Task, need: Need) -> Probe:
-    """On the model as it is loaded; its mode and its parameters stay as they are."""
+    """Probe the model as it is loaded; its mode and its parameters do not change."""
     device, training = model.vector.device, model.module.training
     model.module.eval()
     x, y = samples.x.to(device), samples.y.to(device)

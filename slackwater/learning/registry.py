@@ -1,81 +1,67 @@
-"""Aggregators by name, with those that other packages bring."""
+"""Aggregators by name, including those of other packages."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
-from importlib.metadata import entry_points
+
+import torch
 
 from slackwater.errors import ScenarioError
-from slackwater.learning.aggregators import (
-    Aggregator,
-    Clipped,
-    Echo,
-    FedAvg,
-    FedStale,
-    FedVarp,
-    Memory,
-    Mifa,
-    Normalised,
-    Stride,
-    UFedAvg,
-)
+from slackwater.learning import aggregators
+from slackwater.learning.aggregators import Aggregator
+from slackwater.planning.plan import MEMORY_DTYPES
+from slackwater.registry import Registry
 
 Factory = Callable[..., Aggregator]
 """Called without arguments, or with the number after the colon of a name like `memory:0.8`."""
 
-ENTRY_POINTS = "slackwater.aggregators"
-_FACTORIES: dict[str, Factory] = {
-    "fedavg": FedAvg,
-    "ufedavg": UFedAvg,
-    "normalised": Normalised,
-    "clipped": Clipped,
-    "mifa": Mifa,
-    "fedvarp": FedVarp,
-    "fedstale": FedStale,
-    "memory": Memory,
-    "stride": Stride,
-    "echo": Echo,
+_PLAIN: dict[str, Factory] = {
+    "fedavg": aggregators.FedAvg,
+    "ufedavg": aggregators.UFedAvg,
+    "normalised": aggregators.Normalised,
+    "mifa": aggregators.Mifa,
+    "fedvarp": aggregators.FedVarp,
 }
-_TAKE_A_NUMBER = {
-    "clipped": "the largest weight",
-    "fedstale": "beta",
-    "memory": "gamma",
-    "stride": "gamma",
-    "echo": "gamma",
+_TAKE_A_NUMBER: dict[str, Factory] = {
+    "clipped": aggregators.Clipped,
+    "fedstale": aggregators.FedStale,
+    "memory": aggregators.Memory,
+    "stride": aggregators.Stride,
+    "echo": aggregators.Echo,
 }
+AGGREGATORS = Registry("aggregator", "slackwater.aggregators", _PLAIN | _TAKE_A_NUMBER)
+_NUMBERS = "clipped (the largest weight), fedstale (beta), memory (gamma), stride (gamma), echo (gamma)"
 
 
 def register_aggregator(name: str, factory: Factory) -> None:
-    """Make an aggregator known by name; a package does so with an entry point in the group `slackwater.aggregators`."""
+    """Make an aggregator known by name; a package does so with an entry point in the group `slackwater.aggregators`.
+
+    Args:
+        name: New name, without a colon, as options and settings use it.
+        factory: Makes the aggregator; takes the number after the colon of a name like `memory:0.8`, if there is one.
+    """
     if not name or ":" in name:
         raise ScenarioError(f"An aggregator cannot be called {name!r}: the name must not be empty nor hold a colon.")
-    if name in _FACTORIES and _FACTORIES[name] is not factory:
-        raise ScenarioError(f"There is an aggregator {name!r} already. Choose another name.")
-    _FACTORIES[name] = factory
+    AGGREGATORS.register(name, factory)
 
 
 def aggregator_names() -> list[str]:
-    """All names, those of installed packages included."""
-    return sorted({*_FACTORIES, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+    """Return all names, including those of installed packages."""
+    return AGGREGATORS.names()
 
 
-def make_aggregator(spec: str) -> Aggregator:
-    """The aggregator of a name, with its number if it takes one: `memory`, `memory:0.8`, `clipped:2`."""
+def make_aggregator(spec: str, memory_dtype: str = "float32") -> Aggregator:
+    """Return the aggregator of a name, with its number if it takes one: `memory`, `memory:0.8`, `clipped:2`.
+
+    `memory_dtype` is the type of the updates that it stores: float32 as they come; float16 and bfloat16 halve the memory.
+    """
     name, colon, number = spec.strip().lower().partition(":")
-    factory = _FACTORIES.get(name) or next(
-        (point.load() for point in entry_points(group=ENTRY_POINTS) if point.name.lower() == name), None
-    )
-    if factory is None:
-        near = difflib.get_close_matches(name, aggregator_names(), n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ScenarioError(f"There is no aggregator {name!r}.{hint} Known are {', '.join(aggregator_names())}.")
+    factory = AGGREGATORS.get(name)
     if not colon:
         made = factory()
-    elif name in _FACTORIES and factory in (FedAvg, UFedAvg, Normalised, Mifa, FedVarp):
-        takes = ", ".join(f"{key} ({what})" for key, what in _TAKE_A_NUMBER.items())
+    elif name in _PLAIN:
         raise ScenarioError(
-            f"The aggregator {name!r} takes no number, but {spec!r} gives it one. Those that do: {takes}."
+            f"The aggregator {name!r} takes no number, but {spec!r} gives it one. Those that do: {_NUMBERS}."
         )
     else:
         try:
@@ -87,4 +73,8 @@ def make_aggregator(spec: str) -> Aggregator:
         raise ScenarioError(
             f"The aggregator {name!r} lacks one of aggregate, state and restore; see slackwater.learning.aggregators."
         )
+    if memory_dtype not in MEMORY_DTYPES:
+        raise ScenarioError(f"memory_dtype must be one of {', '.join(MEMORY_DTYPES)}, not {memory_dtype!r}.")
+    if memory_dtype != MEMORY_DTYPES[0] and hasattr(made, "memory_dtype"):
+        made.memory_dtype = getattr(torch, memory_dtype)
     return made

@@ -1,4 +1,4 @@
-"""What training gives back, and how it can end otherwise."""
+"""The result of training, and the errors that end it early."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from slackwater.errors import SlackwaterError
-from slackwater.ledger.run import RoundRecord
+from slackwater.ledger.run import RoundRecord, RunKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,8 @@ class Result:
     worst_client_accuracy: float | None
     last_accuracy: float
     """Of the last global model; the same as `accuracy` without averaging."""
+    kind: RunKind
+    """What kind of run it was; a training is simulated: its kg are what it would have emitted."""
     emissions_kg: float
     """All that the ledger holds."""
     budget_kg: float
@@ -51,9 +53,16 @@ class Result:
     """Wall time of the rounds, over all sessions."""
     folder: Path | None
 
+    def __repr__(self) -> str:
+        """Show accuracy, rounds and emissions on one line."""
+        return (
+            f"Result(accuracy {self.accuracy:.4g} after {len(self.history)} rounds, {self.emissions_kg:.4g} of "
+            f"{self.budget_kg:.4g} kg, {self.kind}, folder={None if self.folder is None else str(self.folder)!r})"
+        )
+
 
 class TrainingStopped(SlackwaterError):
-    """Ctrl-C: the run stopped between two clients and can be resumed."""
+    """Ctrl-C stopped the run between two clients; it can be resumed."""
 
     exit_code = 130
 

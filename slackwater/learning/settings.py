@@ -1,14 +1,15 @@
-"""What a training run is asked to do, checked at the door and kept in the run's file."""
+"""Settings of a training run, checked when made and kept in the run's file."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
-from slackwater.errors import ScenarioError
+from slackwater.errors import MissingExtraError, ScenarioError
 from slackwater.learning.local import LocalWork
 from slackwater.learning.registry import make_aggregator
 from slackwater.learning.server import IterateAverage, make_server
@@ -37,6 +38,9 @@ class Settings:
     server: str = "plain"
     server_lr: float | None = None
     """None is the optimiser's own: 1 for plain and momentum, 0.01 for adam."""
+    memory_dtype: str = "float32"
+    """Type of the updates that the aggregator stores for each client: float32 as they are, float16 or bfloat16 halves
+    the memory and the disk space of a run."""
     averaging: float | None = None
     """Average the global models of so many last rounds, or of this share of them if below 1; None: the last model."""
     devices_per_slot: int | None = None
@@ -63,10 +67,12 @@ class Settings:
             raise ScenarioError(
                 f"device_kwh is {self.device_kwh!r}; it must be 0 or above, and needs devices_per_slot beside it."
             )
-        make_aggregator(self.aggregator)
+        make_aggregator(self.aggregator, self.memory_dtype)
         make_server(self.server, self.server_lr)
         if self.averaging is not None:
             IterateAverage(self.averaging, 1)
+        if self.tensorboard and find_spec("tensorboard") is None:
+            raise MissingExtraError("TensorBoard", "tensorboard")
         try:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError) as error:
@@ -76,22 +82,19 @@ class Settings:
 
     @property
     def work(self) -> LocalWork:
-        """What a client does in a slot."""
+        """Return what a client does in a slot."""
         return LocalWork(
-            steps=self.local_steps,
-            epochs=self.local_epochs,
-            batch_size=self.batch_size,
-            lr=self.lr,
+            steps=self.local_steps, epochs=self.local_epochs, batch_size=self.batch_size, lr=self.lr,
             weight_decay=self.weight_decay,
-        )
+        )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """For the run's file."""
+        """Return the settings for the run's file."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Settings:
-        """From the run's file; settings of a newer version are refused."""
+        """Return settings from the run's file; raise for those of a newer version."""
         unknown = set(data) - {field.name for field in fields(cls)}
         if unknown:
             raise ScenarioError(

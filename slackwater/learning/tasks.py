@@ -1,13 +1,11 @@
-"""The built-in learning tasks, and a registry for others'.
+"""The built-in learning tasks, and a registry for others.
 
-A task from an image data set: the training images shared out over the clients by a partition, the test images for
-all, and for each client test images with its own mix of labels. Pixels are scaled to 0..1 and then to mean 0 and
-deviation 1 over the training set (each channel by itself), with the constants below; nothing is augmented.
+A partition shares out the training images over the clients; the test images are for all, and each client has test
+images with its own mix of labels. Pixels are scaled to 0..1, then to mean 0 and deviation 1 of the training set.
 """
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,11 +22,11 @@ from slackwater.learning.fetch import Progress
 from slackwater.learning.partition import Kind, Partition, label_counts, split, stream, usual_least
 from slackwater.learning.sources import Images
 from slackwater.learning.task import Samples, Task
+from slackwater.registry import did_you_mean
 
 ENTRY_POINTS = "slackwater.tasks"
 """The group under which another package's metadata names its tasks: name = "module:function"."""
-_MOST_CLIENT_TESTS = 1000
-"""Of one client: enough for its accuracy to about one percent, and little to evaluate."""
+_MOST_CLIENT_TESTS = 1000  # of one client: enough for its accuracy to about one percent, and little to evaluate
 _CLIENT_TEST_STREAM, _DEVICE_STREAM = 1, 2
 
 
@@ -41,7 +39,7 @@ class Scale:
     deviation: tuple[float, ...]
 
     def __call__(self, pixels: NDArray[np.uint8]) -> torch.Tensor:
-        """Pixels [sample, channel, row, column] as float32."""
+        """Return pixels [sample, channel, row, column] as float32."""
         shape = (1, -1, 1, 1)
         scaled = torch.from_numpy(np.array(pixels)).to(torch.float32).div_(self.top)
         return scaled.sub_(torch.tensor(self.mean).view(shape)).div_(torch.tensor(self.deviation).view(shape))
@@ -54,16 +52,10 @@ CIFAR10 = Scale(top=255.0, mean=(0.4914, 0.4822, 0.4465), deviation=(0.2470, 0.2
 
 
 def digits(
-    *,
-    clients: int = 7,
-    partition: Kind = "dirichlet",
-    beta: float = 0.5,
-    seed: int = 0,
-    model: str = "mlp",
-    data: str | Path | None = None,
-    devices_per_client: int = 0,
-) -> Task:
-    """scikit-learn's 1,797 digits of 8x8 pixels, which come with it: every fifth of each class is for testing.
+    *, clients: int = 7, partition: Kind = "dirichlet", beta: float = 0.5, seed: int = 0, model: str = "mlp",
+    data: str | Path | None = None, devices_per_client: int = 0,
+) -> Task:  # fmt: skip
+    """Return scikit-learn's 1,797 digits of 8x8 pixels, which come with it: every fifth of each class is for testing.
 
     The `mlp` is the default for its speed: it took about a third of the time of `small-cnn` for similar accuracy.
     """
@@ -85,33 +77,19 @@ def digits(
 
 
 def mnist(
-    *,
-    clients: int = 7,
-    partition: Kind = "dirichlet",
-    beta: float = 0.5,
-    seed: int = 0,
-    model: str = "paper",
-    data: str | Path | None = None,
-    devices_per_client: int = 0,
-    progress: Progress | None = None,
-) -> Task:
-    """Handwritten digits, 60,000 and 10,000 of 28x28, with the paper's CNN (`paper`, or `paper-large`) or an `mlp`."""
+    *, clients: int = 7, partition: Kind = "dirichlet", beta: float = 0.5, seed: int = 0, model: str = "paper",
+    data: str | Path | None = None, devices_per_client: int = 0, progress: Progress | None = None,
+) -> Task:  # fmt: skip
+    """Return handwritten digits, 60,000 and 10,000 of 28x28, with the paper's CNN (`paper`, `paper-large`) or an `mlp`."""
     images = datasets.load("mnist", data, progress=progress)
     return _task("mnist", images, MNIST, clients, partition, beta, seed, model, devices_per_client, data)
 
 
 def fashion_mnist(
-    *,
-    clients: int = 7,
-    partition: Kind = "dirichlet",
-    beta: float = 0.5,
-    seed: int = 0,
-    model: str = "paper",
-    data: str | Path | None = None,
-    devices_per_client: int = 0,
-    progress: Progress | None = None,
-) -> Task:
-    """Clothes in the format of MNIST, with the same models."""
+    *, clients: int = 7, partition: Kind = "dirichlet", beta: float = 0.5, seed: int = 0, model: str = "paper",
+    data: str | Path | None = None, devices_per_client: int = 0, progress: Progress | None = None,
+) -> Task:  # fmt: skip
+    """Return clothes in the format of MNIST, with the same models."""
     images = datasets.load("fashion_mnist", data, progress=progress)
     return _task(
         "fashion_mnist", images, FASHION_MNIST, clients, partition, beta, seed, model, devices_per_client, data
@@ -119,43 +97,36 @@ def fashion_mnist(
 
 
 def cifar10(
-    *,
-    clients: int = 7,
-    partition: Kind = "dirichlet",
-    beta: float = 0.5,
-    seed: int = 0,
-    model: str = "cifar-cnn",
-    data: str | Path | None = None,
-    devices_per_client: int = 0,
-    progress: Progress | None = None,
-) -> Task:
-    """Photographs of ten kinds, 50,000 and 10,000 of 32x32 in colour; as float32 they take 0.7 GB of memory."""
+    *, clients: int = 7, partition: Kind = "dirichlet", beta: float = 0.5, seed: int = 0, model: str = "cifar-cnn",
+    data: str | Path | None = None, devices_per_client: int = 0, progress: Progress | None = None,
+) -> Task:  # fmt: skip
+    """Return photographs of ten kinds, 50,000 and 10,000 of 32x32 in colour; as float32 they take 0.7 GB of memory."""
     images = datasets.load("cifar10", data, progress=progress)
     return _task("cifar10", images, CIFAR10, clients, partition, beta, seed, model, devices_per_client, data)
 
 
-_registered: dict[str, Callable[..., Task]] = {
-    "digits": digits,
-    "mnist": mnist,
-    "fashion_mnist": fashion_mnist,
-    "cifar10": cifar10,
-}
+_registered: dict[str, Callable[..., Task]] = {f.__name__: f for f in (digits, mnist, fashion_mnist, cifar10)}
 
 
 def register_task(name: str, function: Callable[..., Task]) -> None:
-    """Make a task known by name, for `make` and the command line; packages use the entry point group instead."""
+    """Make a task known by name, for `make` and the command line; packages use the entry point group instead.
+
+    Args:
+        name: New name, as `--task` takes it.
+        function: Makes the task; its options are passed by keyword.
+    """
     if _registered.get(name, function) is not function:
         raise ScenarioError(f"There is a task {name!r} already. Register yours under another name.")
     _registered[name] = function
 
 
 def names() -> tuple[str, ...]:
-    """All tasks that can be made by name; those of other packages are not imported for it."""
+    """Return all tasks that can be made by name; other packages are not imported for it."""
     return tuple(dict.fromkeys([*_registered, *(point.name for point in entry_points(group=ENTRY_POINTS))]))
 
 
 def make(name: str, **options: object) -> Task:
-    """A task by its name."""
+    """Return a task by its name."""
     function = _find(name)
     known = inspect.signature(function).parameters
     open_ended = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values())
@@ -168,7 +139,7 @@ def make(name: str, **options: object) -> Task:
 
 
 def option_names(name: str) -> tuple[str, ...]:
-    """What a task's function can be told, as far as it names it."""
+    """Return the options that a task's function names."""
     named = inspect.signature(_find(name)).parameters.values()
     return tuple(one.name for one in named if one.kind is not inspect.Parameter.VAR_KEYWORD)
 
@@ -190,22 +161,13 @@ def _find(name: str) -> Callable[..., Task]:
 
 
 def _hint(name: str, known: Sequence[str] | Mapping[str, object]) -> str:
-    near = difflib.get_close_matches(name.replace("-", "_").lower(), known, n=1, cutoff=0.5)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    return did_you_mean(name.replace("-", "_"), known, cutoff=0.5)
 
 
 def _task(
-    name: str,
-    images: Images,
-    scale: Scale,
-    clients: int,
-    kind: Kind,
-    beta: float,
-    seed: int,
-    model: str,
-    devices_per_client: int,
-    data: str | Path | None = None,
-) -> Task:
+    name: str, images: Images, scale: Scale, clients: int, kind: Kind, beta: float, seed: int, model: str,
+    devices_per_client: int, data: str | Path | None = None,
+) -> Task:  # fmt: skip
     channels, size = images.train_x.shape[1:3]
     make_model = models.maker(model, channels=channels, size=size)
     if devices_per_client < 0:
@@ -219,13 +181,13 @@ def _task(
     least = max(devices_per_client, usual_least(len(images.train_y), clients)) if devices_per_client else None
     parts = split(images.train_y, clients, kind=kind, beta=beta, min_samples=least, seed=seed)
     if devices_per_client:
-        parts = _shuffled(parts, seed)
+        rng = stream(seed, _DEVICE_STREAM)
+        parts = tuple(rng.permutation(part) for part in parts)
     x, y = scale(images.train_x[np.concatenate(parts)]), torch.from_numpy(images.train_y[np.concatenate(parts)])
     ends = np.cumsum([len(part) for part in parts])
     # Slices of one tensor: the clients and devices add no memory.
-    held = tuple(
-        Samples(x=x[end - len(part) : end], y=y[end - len(part) : end]) for part, end in zip(parts, ends, strict=True)
-    )
+    rows = [slice(end - len(part), end) for part, end in zip(parts, ends, strict=True)]
+    held = tuple(Samples(x=x[row], y=y[row]) for row in rows)
     test = Samples(x=scale(images.test_x), y=torch.from_numpy(images.test_y))
     record: dict[str, object] = {
         "task": name,
@@ -235,36 +197,21 @@ def _task(
         "seed": seed,
         "model": model,
         "devices_per_client": devices_per_client,
-        "data": _absolute(data),
+        # Absolute, since a run may be resumed from another folder than the one it was begun in.
+        "data": None if data is None else str(Path(data).expanduser().absolute()),
         "scale": {"top": scale.top, "mean": list(scale.mean), "deviation": list(scale.deviation)},
         "samples": [len(part) for part in parts],
         "label_counts": label_counts(parts, images.train_y).tolist(),
     }
     return Task(
-        name=name,
-        clients=held,
-        test=test,
-        model=make_model,
-        client_tests=_client_tests(parts, images, test, seed),
-        devices=tuple(_devices(samples, devices_per_client, i) for i, samples in enumerate(held))
-        if devices_per_client
-        else (),
+        name=name, clients=held, test=test, model=make_model, client_tests=_client_tests(parts, images, test, seed),
+        devices=tuple(_devices(samples, devices_per_client, i) for i, samples in enumerate(held) if devices_per_client),
         record=record,
-    )
-
-
-def _absolute(data: str | Path | None) -> str | None:
-    """For the record: a run may be resumed from another folder than the one it was begun in."""
-    return None if data is None else str(Path(data).expanduser().absolute())
-
-
-def _shuffled(parts: Partition, seed: int) -> Partition:
-    rng = stream(seed, _DEVICE_STREAM)
-    return tuple(rng.permutation(part) for part in parts)
+    )  # fmt: skip
 
 
 def _devices(samples: Samples, count: int, client: int) -> tuple[Samples, ...]:
-    """A client's shuffled samples in equal parts (within one): devices of a region are alike."""
+    """Split a client's shuffled samples into equal parts (within one): devices of a region are alike."""
     if len(samples) < count:
         raise ScenarioError(
             f"Client number {client + 1} has {len(samples)} samples, too few for devices_per_client={count}. "
@@ -276,9 +223,9 @@ def _devices(samples: Samples, count: int, client: int) -> tuple[Samples, ...]:
 
 
 def _client_tests(parts: Partition, images: Images, test: Samples, seed: int) -> tuple[Samples, ...]:
-    """For each client, as many test samples as can be had, up to 1000, in its own proportions of labels.
+    """Return up to 1000 test samples for each client, in its own proportions of labels.
 
-    None is twice in one client's; clients share them, since there are too few to part them and keep the proportions.
+    No sample is twice in one client's; clients share them, since there are too few to divide.
     """
     rng = stream(seed, _CLIENT_TEST_STREAM)
     classes = np.arange(int(images.train_y.max()) + 1)

@@ -1,13 +1,8 @@
-"""The clients of a slot, side by side on the processor's cores (Algorithm 1, line 3: "in parallel").
+"""Train the clients of a slot side by side on the processor's cores (Algorithm 1, line 3: "in parallel").
 
-Measured on two shared cores, batch 128, interleaved. The paper's CNN: two clients at a time on one thread each are 1.2
-to 1.3 times as fast as one after the other on two threads, and a client that is alone is 1.7 times as fast on two
-threads as on one. Small models: two threads on one step were five to eleven times slower than one (cores busy, load 5
-to 12; idle cores were not measured).
-
-So clients run side by side where a step is long enough, on one thread each, and share out the threads that are
-left over only where it is longer still. That depends on the model, the settings and who trains in the slot alone: a run
-repeats bit for bit.
+Clients run side by side where a step is long enough, on one thread each, and share the remaining threads only where it
+is longer still: two threads on a step of a small model were five to eleven times slower than one. The choice depends
+only on the model, the settings and who trains in the slot, so that a run repeats bit for bit.
 """
 
 from __future__ import annotations
@@ -36,14 +31,12 @@ class Job:
     seed: int
 
 
-SIDE_BY_SIDE = 1e8
-"""Floating-point operations of a step from which on clients train side by side."""
-SHARED = 1e9
-"""And from which on more than one thread works on a step."""
+SIDE_BY_SIDE = 1e8  # floating-point operations of a step from which on clients train side by side
+SHARED = 1e9  # and from which on more than one thread works on a step
 
 
 class StopRequested(Exception):
-    """Somebody asked to stop; clients under way were let finish."""
+    """The run was asked to stop; the clients that trained were let finish."""
 
 
 class Workers:
@@ -54,8 +47,7 @@ class Workers:
         step = maker.flops * work.batch_size
         one_by_one = device.type != "cpu" or maker.random or step < SIDE_BY_SIDE
         self._most = 1 if one_by_one else threads
-        self.threads = threads if step >= SHARED else 1
-        """Threads that may work on one step."""
+        self.threads = threads if step >= SHARED else 1  # threads that may work on one step
         self._models: queue.SimpleQueue[FlatModel] = queue.SimpleQueue()
         self._make: Callable[[], FlatModel] = maker
         self._made = 0
@@ -64,7 +56,7 @@ class Workers:
     def train(
         self, jobs: list[Job], start: Tensor, buffers: Mapping[str, Tensor], stop: threading.Event
     ) -> list[LocalUpdate]:
-        """Updates in the order of the jobs. Raises `StopRequested` between two of them if asked to."""
+        """Return updates in the order of the jobs; raise `StopRequested` between two of them if asked to stop."""
         done: list[LocalUpdate] = []
         while len(done) < len(jobs):
             left = jobs[len(done) :]
@@ -76,7 +68,17 @@ class Workers:
                 self._made += 1
 
             def run(job: Job, threads: int = threads) -> LocalUpdate:
-                return self._run(job, start, buffers, threads, stop)
+                if stop.is_set():
+                    raise StopRequested
+                torch.set_num_threads(threads)  # PyTorch keeps this number for each thread
+                model = self._models.get()
+                try:
+                    with torch.random.fork_rng(enabled=self._random):
+                        if self._random:
+                            torch.manual_seed(stream(job.seed, MODEL))
+                        return train_locally(model, start, buffers, job.samples, self._task, self._work, job.seed)
+                finally:
+                    self._models.put(model)
 
             if at_once == 1:
                 done.extend(map(run, wave))
@@ -89,7 +91,7 @@ class Workers:
 
     @contextmanager
     def all_threads(self) -> Iterator[None]:
-        """For work in the caller's thread that is as long as a step: evaluation."""
+        """Use all threads for work in the caller's thread that is as long as a step: evaluation."""
         torch.set_num_threads(self.threads)
         try:
             yield
@@ -100,19 +102,3 @@ class Workers:
         """End the threads."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _run(
-        self, job: Job, start: Tensor, buffers: Mapping[str, Tensor], threads: int, stop: threading.Event
-    ) -> LocalUpdate:
-        if stop.is_set():
-            raise StopRequested
-        torch.set_num_threads(threads)  # PyTorch keeps this number for each thread
-        model = self._models.get()
-        try:
-            if not self._random:
-                return train_locally(model, start, buffers, job.samples, self._task, self._work, job.seed)
-            with torch.random.fork_rng():
-                torch.manual_seed(stream(job.seed, MODEL))
-                return train_locally(model, start, buffers, job.samples, self._task, self._work, job.seed)
-        finally:
-            self._models.put(model)

@@ -1,9 +1,10 @@
-"""Every gram: one schema and one verb, used by training, live runs and reports. Needs no PyTorch."""
+"""The run file: ledger, rounds and checkpoints. Needs no PyTorch."""
 
 from slackwater.ledger.journal import Attempt, Journal, Replan
 from slackwater.ledger.ledger import Charge, ChargedTwiceError, Ledger, OverBudgetError
 from slackwater.ledger.modelled import ModelledCharges
-from slackwater.ledger.run import EvaluationRecord, Part, RoundRecord, Run
+from slackwater.ledger.run import EvaluationRecord, RoundRecord, Run, RunKind
+from slackwater.ledger.state import Part, PartFile
 
 __all__ = [
     "Attempt",
@@ -15,7 +16,9 @@ __all__ = [
     "ModelledCharges",
     "OverBudgetError",
     "Part",
+    "PartFile",
     "Replan",
     "RoundRecord",
     "Run",
+    "RunKind",
 ]

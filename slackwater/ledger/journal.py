@@ -1,17 +1,19 @@
-"""What a live run notes beside its ledger: who was asked and what came of it, every re-planning, and its own state."""
+"""What a live run records beside its ledger: attempts, re-plannings, what was planned, and its own state."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from slackwater import time_source
 from slackwater.errors import SlackwaterError
 from slackwater.ledger.ledger import Method, transaction
+from slackwater.ledger.schema import damage
 from slackwater.units import utc
 
 Outcome = Literal["running", "done", "failed", "late", "lost", "rejected", "offline", "refused"]
@@ -26,14 +28,11 @@ class Attempt:
     slot: int
     client: str
     attempt: int = 0
-    sent_at: datetime | None = None
-    """None where nothing was sent, and so nothing charged."""
+    sent_at: datetime | None = None  # none where nothing was sent, and so nothing charged
     ended_at: datetime | None = None
     outcome: Outcome = "running"
-    seconds: float | None = None
-    """Of local training."""
-    energy_kwh: float | None = None
-    """Charged."""
+    seconds: float | None = None  # of local training
+    energy_kwh: float | None = None  # charged
     method: Method | None = None
     error: str = ""
 
@@ -48,18 +47,18 @@ class Replan:
     """Client -> slots left before the window, then and now; only those that changed."""
     reserve_kg: float
     planned_kg: float
-    at: datetime | None = None
-    """Wall clock; None is when it is noted."""
+    at: datetime | None = None  # wall clock; None is when it is noted
 
 
 _ATTEMPT = [field.name for field in fields(Attempt)]
 
 
 class Journal:
-    """The tables `attempts`, `replans` and `state` of a run's file; a file without them has nothing in them."""
+    """The tables `attempts`, `replans`, `state` and `planned` of a run's file; older files have none."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
         self._db, self._path = connection, path
+        self._version = int(connection.execute("PRAGMA user_version").fetchone()[0])
 
     def note(self, *attempts: Attempt) -> None:
         """Note attempts; one that is there is replaced."""
@@ -72,18 +71,19 @@ class Journal:
             self._db.executemany(f"INSERT OR REPLACE INTO attempts ({', '.join(_ATTEMPT)}) VALUES ({marks})", rows)
 
     def attempts(self, *, slot: int | None = None, outcome: Outcome | None = None) -> list[Attempt]:
-        """In the order of slots and clients, of one slot or outcome if asked."""
+        """Return attempts in the order of slots and clients, by default all."""
         query = (
             "SELECT * FROM attempts WHERE (?1 IS NULL OR slot = ?1) AND (?2 IS NULL OR outcome = ?2) ORDER BY 1, 2, 3"
         )
-        return [
-            Attempt(**dict(row) | {name: row[name] and utc(row[name], name) for name in ("sent_at", "ended_at")})
-            for row in self._rows(query, (slot, outcome))
-        ]
+        with damage(self._path):
+            return [
+                Attempt(**dict(row) | {name: row[name] and utc(row[name], name) for name in ("sent_at", "ended_at")})
+                for row in self._rows(query, (slot, outcome), since=2)
+            ]
 
     def note_replan(self, replan: Replan) -> None:
         """Note a re-planning."""
-        at = (replan.at or datetime.now(UTC)).isoformat(timespec="milliseconds")
+        at = (replan.at or time_source.now()).isoformat(timespec="milliseconds")
         row = (replan.slot, at, replan.reason, json.dumps(replan.changes), replan.reserve_kg, replan.planned_kg)
         with transaction(self._db, self._path):
             self._db.execute(
@@ -91,18 +91,33 @@ class Journal:
             )
 
     def replans(self) -> list[Replan]:
-        """All re-plannings, in order."""
-        return [
-            Replan(
-                slot=row["slot"],
-                at=utc(row["at"]),
-                reason=row["reason"],
-                changes={name: (then, now) for name, (then, now) in json.loads(row["changes"]).items()},
-                reserve_kg=row["reserve_kg"],
-                planned_kg=row["planned_kg"],
-            )
-            for row in self._rows("SELECT * FROM replans ORDER BY id", ())
-        ]
+        """Return all re-plannings, in order."""
+        with damage(self._path):
+            return [
+                Replan(
+                    slot=row["slot"],
+                    at=utc(row["at"]),
+                    reason=row["reason"],
+                    changes={name: (then, now) for name, (then, now) in json.loads(row["changes"]).items()},
+                    reserve_kg=row["reserve_kg"],
+                    planned_kg=row["planned_kg"],
+                )
+                for row in self._rows("SELECT * FROM replans ORDER BY id", (), since=2)
+            ]
+
+    def note_planned(self, slot: int, expected_kg: Mapping[tuple[str, str], float]) -> None:
+        """Note what the plan in force expects of a slot, by client and cause, kg."""
+        rows = [(slot, client, cause, kg) for (client, cause), kg in expected_kg.items()]
+        with transaction(self._db, self._path):
+            self._db.executemany("INSERT OR REPLACE INTO planned VALUES (?, ?, ?, ?)", rows)
+
+    def planned(self) -> dict[int, dict[tuple[str, str], float]]:
+        """Return slot -> (client, cause) -> kg by the plan in force when the slot was decided; empty for a training."""
+        found: dict[int, dict[tuple[str, str], float]] = {}
+        with damage(self._path):
+            for row in self._rows("SELECT * FROM planned ORDER BY slot, client, cause", (), since=3):
+                found.setdefault(row["slot"], {})[row["client"], row["cause"]] = row["kg"]
+        return found
 
     def put(self, **values: Any) -> None:
         """Keep JSON values by name."""
@@ -111,19 +126,17 @@ class Journal:
             self._db.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", rows)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a name; `default` where there is none."""
-        for row in self._rows("SELECT value FROM state WHERE name = ?", (name,)):
-            try:
-                return json.loads(row["value"])
-            except ValueError:
-                raise SlackwaterError(
-                    f"{self._path} is damaged: what it keeps as {name!r} is no JSON. Take it from a backup."
-                ) from None
+        """Return the value of a name; `default` where there is none."""
+        with damage(self._path):
+            for row in self._rows("SELECT value FROM state WHERE name = ?", (name,), since=2):
+                try:
+                    return json.loads(row["value"])
+                except (ValueError, RecursionError):
+                    raise SlackwaterError(
+                        f"{self._path} is damaged: what it keeps as {name!r} is no JSON. Take it from a backup."
+                    ) from None
         return default
 
-    def _rows(self, query: str, values: tuple[object, ...]) -> Iterator[sqlite3.Row]:
-        try:
-            yield from self._db.execute(query, values)
-        except sqlite3.OperationalError as error:
-            if "no such table" not in str(error):  # a file of version 1: a training
-                raise
+    def _rows(self, query: str, values: tuple[object, ...], *, since: int) -> list[sqlite3.Row]:
+        """Return rows of a table that files have since a version; a file from before it has none."""
+        return self._db.execute(query, values).fetchall() if self._version >= since else []

@@ -1,4 +1,4 @@
-"""The ledger: every gram, booked once, never changed."""
+"""The ledger: every charge is booked once and never changed."""
 
 from __future__ import annotations
 
@@ -7,32 +7,39 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from slackwater import time_source
 from slackwater.errors import SlackwaterError
+from slackwater.ledger.schema import damage, damaged
 from slackwater.planning.stage import BUDGET_ROUNDING
 from slackwater.units import iso, utc
 
-Cause = Literal["training", "idle", "server"]
+Cause = Literal["training", "idle", "server", "network", "evaluation", "startup"]
+"""`network`: sending the model to a client and back. `evaluation`: a client that evaluates. `startup`: reserved."""
 Kind = Literal["charge", "correction", "settlement"]
 IntensityKind = Literal["actual", "forecast", "estimated", "synthetic", "bound"]
 """`bound`: a stated upper bound, until the actual is known."""
 Method = Literal["modelled", "measured"]
 
 
+_OF_THE_DISK = ("full", "locked", "busy", "I/O", "readonly", "unable to open", "too big")
+"""In what SQLite says when a whole file cannot be written."""
+
+
 class OverBudgetError(SlackwaterError):
-    """A charge that would bring the total over the budget; nothing of it was booked."""
+    """The charges would exceed the budget; nothing was booked."""
 
 
 class ChargedTwiceError(SlackwaterError):
-    """A client's slot that is in the ledger already; nothing was booked."""
+    """A client's slot is in the ledger already; nothing was booked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """One line of the ledger: what one client emitted in one slot, or what a line before was wrong by."""
+    """One line of the ledger: what one client emitted in one slot, or the difference to an earlier line."""
 
     slot: int
     """Counted from 0."""
@@ -70,11 +77,14 @@ _INSERT = (
     f"INSERT INTO charges (run_id, booked_at, {', '.join(_COLUMNS)}) VALUES (?, ?, {', '.join('?' * len(_COLUMNS))})"
 )
 
+_UNSETTLED = """kind = 'charge' AND intensity_kind IN ('bound', 'forecast')
+    AND NOT EXISTS (SELECT 1 FROM charges s WHERE s.corrects = c.id AND s.kind = 'settlement')"""
+
 
 class Ledger:
-    """The charges of one run, in its file: `charge` when something starts, `correct` when its energy is known, `settle`
-    when its intensity is. Lines of the last two are differences, so the sum of all lines is what was spent and what is
-    in flight at its upper bound.
+    """The charges of one run: `charge` at the start, `correct` when the energy is known, `settle` when the intensity is.
+
+    Corrections and settlements are differences, so the sum of all lines is what was spent, with open charges at their bound.
     """
 
     def __init__(
@@ -83,8 +93,7 @@ class Ledger:
         self._db = connection
         self._run_id = run_id
         self._path = path
-        self.budget_kg = budget_kg
-        """Charges beyond it are refused; None is no limit."""
+        self.budget_kg = budget_kg  # charges beyond it are refused; None is no limit
 
     def charge(self, *charges: Charge, protected_kg: float = 0.0, spent: bool = False) -> None:
         """Book all of these or none; on return they are on the disk, unless the caller's own transaction is open.
@@ -93,7 +102,7 @@ class Ledger:
         protected for later. What is `spent` in any case, and corrections and settlements, are never refused for the
         budget's sake.
         """
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        now = time_source.now().isoformat(timespec="milliseconds")
         rows = [(self._run_id, now, *_to_row(charge)) for charge in charges]
         with transaction(self._db, self._path):
             if not spent and any(charge.kind == "charge" for charge in charges):
@@ -105,15 +114,9 @@ class Ledger:
                 raise self._refused(charges, last, error) from None
 
     def correct(
-        self,
-        charge: Charge,
-        energy_kwh: float,
-        *,
-        method: Method = "modelled",
-        started_at: datetime | None = None,
-        ended_at: datetime | None = None,
-        note: str = "",
-    ) -> bool:
+        self, charge: Charge, energy_kwh: float, *, method: Method = "modelled", started_at: datetime | None = None,
+        ended_at: datetime | None = None, note: str = "",
+    ) -> bool:  # fmt: skip
         """Bring a charge to the energy that was used, once; False, and nothing booked, where it was done before."""
         energy, _, intensity = self._now(charge)
         difference = energy_kwh - energy
@@ -150,43 +153,52 @@ class Ledger:
         )
 
     def unsettled(self, *, before: int | None = None) -> list[Charge]:
-        """Charges at an upper bound whose actual is not booked, of the slots before one if asked."""
-        query = """
-            SELECT * FROM charges c WHERE kind = 'charge' AND intensity_kind = 'bound' AND (?1 IS NULL OR slot < ?1)
-            AND NOT EXISTS (SELECT 1 FROM charges s WHERE s.corrects = c.id AND s.kind = 'settlement') ORDER BY id"""
-        return [_from_row(row) for row in self._db.execute(query, (before,))]
+        """Return the charges by an upper bound or a forecast whose actual is not booked, of the slots before one if asked.
+
+        This is the one definition of unsettled; status, dashboard and report ask here.
+        """
+        query = f"SELECT * FROM charges c WHERE {_UNSETTLED} AND (?1 IS NULL OR slot < ?1) ORDER BY id"
+        with damage(self._path):
+            return [_from_row(row) for row in self._db.execute(query, (before,))]
 
     def unsettled_kg(self) -> float:
-        """What is in the sum at an upper bound, kg."""
-        return math.fsum(self._now(charge)[1] for charge in self.unsettled())
+        """Return the part of the sum that is not settled, kg."""
+        query = f"SELECT kg FROM charges WHERE coalesce(corrects, id) IN (SELECT id FROM charges c WHERE {_UNSETTLED})"
+        return math.fsum(row[0] for row in self._db.execute(query))
 
-    def spent_kg(self) -> float:
-        """Sum of all lines, kg."""
-        return math.fsum(row[0] for row in self._db.execute("SELECT kg FROM charges"))
+    def spent_kg(self, *, through: int | None = None) -> float:
+        """Return the sum of all lines, or of the slots through one, kg."""
+        return math.fsum(
+            row[0] for row in self._db.execute("SELECT kg FROM charges WHERE ?1 IS NULL OR slot <= ?1", (through,))
+        )
 
     def last_slot(self) -> int:
-        """The last slot with a charge; -1 where there is none."""
+        """Return the last slot with a charge; -1 where there is none."""
         return int(self._db.execute("SELECT coalesce(max(slot), -1) FROM charges WHERE kind = 'charge'").fetchone()[0])
 
     def charges(self, *, slot: int | None = None, client: str | None = None) -> Iterator[Charge]:
-        """Lines in the order of booking, of one slot or client if asked."""
+        """Yield lines in the order of booking, by default all."""
         asked = {name: value for name, value in (("slot", slot), ("client", client)) if value is not None}
         where = " AND ".join(f"{name} = ?" for name in asked) or "TRUE"
         query = f"SELECT * FROM charges WHERE {where} ORDER BY id"
-        return map(_from_row, self._db.execute(query, tuple(asked.values())))
+        with damage(self._path):
+            for row in self._db.execute(query, tuple(asked.values())):
+                yield _from_row(row)
 
     def slot_kg(self, slot: int, cause: Cause | None = None) -> dict[str, float]:
-        """Client -> sum of its lines in a slot, of one cause if asked, kg."""
+        """Return client -> kg of its lines in a slot, by default of all causes."""
         query = "SELECT client, sum(kg) FROM charges WHERE slot = ?1 AND (?2 IS NULL OR cause = ?2) GROUP BY client"
         return {row[0]: float(row[1]) for row in self._db.execute(query, (slot, cause))}
 
-    def training_kg(self, *, before: int) -> dict[tuple[int, str], float]:
-        """(slot, client) -> kg of training in the slots before one, with all that was booked about it."""
-        query = "SELECT slot, client, sum(kg) FROM charges WHERE cause = 'training' AND slot < ? GROUP BY slot, client"
+    def round_kg(self, *, before: int) -> dict[tuple[int, str], float]:
+        """Return (slot, client) -> kg of rounds in the slots before one: training, network and evaluation, corrected."""
+        query = """
+            SELECT slot, client, sum(kg) FROM charges
+            WHERE cause IN ('training', 'network', 'evaluation') AND slot < ? GROUP BY slot, client"""
         return {(row[0], row[1]): float(row[2]) for row in self._db.execute(query, (before,))}
 
     def _now(self, charge: Charge) -> tuple[float, float, float]:
-        """Energy, kg and intensity of a charge with what was booked about it."""
+        """Return energy, kg and intensity of a charge with its corrections and settlement."""
         if charge.id is None or charge.energy_kwh is None or charge.intensity_kg_per_kwh is None:
             raise SlackwaterError(
                 "Only a line of the ledger with its energy and intensity can be corrected or settled."
@@ -222,7 +234,9 @@ class Ledger:
 
     def _refused(self, charges: Iterable[Charge], last: int, error: sqlite3.IntegrityError) -> SlackwaterError:
         if "UNIQUE" not in str(error):
-            return SlackwaterError(f"The ledger refuses a line: {error}.")
+            return SlackwaterError(
+                f"The ledger refuses a line: {error}. If its file is damaged, restore the folder from a backup."
+            )
         query = (
             "SELECT 1 FROM charges WHERE id <= ? AND kind = 'charge' AND (slot, client, cause, attempt) = (?, ?, ?, ?)"
         )
@@ -231,14 +245,16 @@ class Ledger:
         first = twice[0] if twice else next(iter(charges))
         return ChargedTwiceError(
             f"Slot {first.slot} ({iso(first.slot_start)}) is charged already for {first.client or 'the server'} "
-            f"({first.cause}). "
-            "Nothing was booked; a slot that is tried again needs the next attempt."
+            f"({first.cause}). Nothing was booked; a slot that is tried again needs the next attempt."
         )
 
 
 @contextmanager
 def transaction(db: sqlite3.Connection, path: Path | None) -> Iterator[None]:
-    """All or nothing, on the disk at the end; inside another one it is part of that. A full disk becomes a sentence."""
+    """Write all or nothing, on the disk at the end; inside another transaction it is part of that.
+
+    A full disk or a damaged file becomes a sentence.
+    """
     if db.in_transaction:
         yield
         return
@@ -251,11 +267,14 @@ def transaction(db: sqlite3.Connection, path: Path | None) -> Iterator[None]:
             if db.in_transaction:  # a full disk has rolled back already
                 db.execute("ROLLBACK")
             raise
-    except sqlite3.OperationalError as error:
+    except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
+        raise
+    except sqlite3.DatabaseError as error:
+        if not any(word in str(error) for word in _OF_THE_DISK):
+            raise damaged(path, error) from error
         raise SlackwaterError(
             f"{path or 'The run'} cannot be written: {error}. Nothing that was done before is lost: make room, or see "
-            "who else "
-            f"uses the file, and go on with: slackwater resume {path.parent if path else 'DIR'}"
+            f"who else uses the file, and go on with: slackwater resume {path.parent if path else 'DIR'}"
         ) from None
 
 

@@ -1,28 +1,36 @@
-"""The run folder: `run.db` with the ledger, the rounds, the checkpoint and what the run was asked to do."""
+"""The run folder: `run.db` with the ledger, the rounds and the settings, and tensors in `state/`."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import sqlite3
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from slackwater import time_source
 from slackwater._version import __version__
 from slackwater.errors import SlackwaterError
 from slackwater.ledger.journal import Journal
 from slackwater.ledger.ledger import Ledger, transaction
-from slackwater.ledger.schema import LOCK, connect, reading
+from slackwater.ledger.queries import LedgerQueries, one_moment
+from slackwater.ledger.schema import LOCK, connect, damage, fold_log, kind_of_old, reading
+from slackwater.ledger.state import Kept, PartFile, StateFiles
 
+log = logging.getLogger(__name__)
 Status = Literal["running", "stopped", "diverged", "failed", "done"]
 Level = Literal["info", "warning", "error"]
+RunKind = Literal["simulated", "rehearsed", "live"]
+"""`simulated`: trained by a plan whose intensity counts as what came, so nothing was really emitted by its clock.
+`rehearsed`: the live path on a past period, with the forecasts of that time. `live`: in real time."""
 FILE = "run.db"
 
 
@@ -31,79 +39,59 @@ class RoundRecord:
     """One slot in which somebody trained."""
 
     slot: int
-    number: int
-    """0, 1, .. over the slots with participants."""
+    number: int  # 0, 1, .. over the slots with participants
     slot_start: datetime
     in_window: bool
     participants: tuple[str, ...]
-    weights: Mapping[str, float]
-    """Weight of each update used, those that an aggregator had stored included."""
-    losses: Mapping[str, float]
-    """Mean loss of each participant over its local steps."""
-    loss: float
-    """Mean of those."""
+    weights: Mapping[str, float]  # weight of each update used, those that an aggregator had stored included
+    losses: Mapping[str, float]  # mean loss of each participant over its local steps
+    loss: float  # mean of those
     update_norm: float
-    spent_kg: float
-    """Since the start, this slot included."""
-    seconds: float
-    """Wall time, evaluation included."""
-    accuracy: float | None = None
-    """On the global test set; None where it was not evaluated."""
+    spent_kg: float  # since the start, this slot included
+    seconds: float  # wall time, evaluation included
+    accuracy: float | None = None  # on the global test set; None where it was not evaluated
     test_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRecord:
-    """How a model does on one data set."""
+    """The score of a model on one data set."""
 
     slot: int
     model: Literal["last", "averaged"]
-    client: str
-    """Name; empty for the global test set."""
+    client: str  # name; empty for the global test set
     data: Literal["test", "train"]
     accuracy: float | None
     loss: float | None
     samples: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One array of a checkpoint."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    data: bytes
-
-
 class Run:
-    """One run's file, open.
+    """One open run file, made by `create` or `open`; without a folder it lives in memory."""
 
-    Made by `create` or `open`; without a folder it lives in memory and ends with the process.
-    """
-
-    def __init__(self, connection: sqlite3.Connection, folder: Path | None, lock: int | None) -> None:
-        self._db, self.folder, self._lock = connection, folder, lock
+    def __init__(
+        self, connection: sqlite3.Connection, folder: Path | None, lock: int | None, *, read_only: bool = False
+    ) -> None:
+        self._db, self.folder, self._lock, self._read_only = connection, folder, lock, read_only
         row = connection.execute("SELECT * FROM run").fetchone()
         self.id = str(row["id"])
-        self.plan: dict[str, Any] = json.loads(row["plan"])
-        self.settings: dict[str, Any] = json.loads(row["settings"])
-        self.task: dict[str, Any] = json.loads(row["task"])
-        self.versions: dict[str, str] = json.loads(row["versions"])
+        self.plan, self.settings, self.task, self.versions = (
+            _table(row[name], name) for name in ("plan", "settings", "task", "versions")
+        )
+        self.kind: RunKind = dict(row).get("kind") or kind_of_old(connection)
         self.ledger = Ledger(connection, run_id=self.id, budget_kg=row["budget_kg"], path=self.path)
-        self.journal = Journal(connection, self.path)
-        """What a live run notes beside its ledger."""
+        self.journal = Journal(connection, self.path)  # what a live run notes beside its ledger
+        self.state = StateFiles(connection, folder)  # the checkpoints
+        if not read_only:
+            self.state.prepare()
+        self.queries = LedgerQueries(connection, self.path)  # sums of the ledger, and the plan in force
 
     @classmethod
     def create(
-        cls,
-        folder: str | Path | None,
-        *,
-        plan: Mapping[str, Any],
-        budget_kg: float | None,
-        settings: Mapping[str, Any],
-        task: Mapping[str, Any],
-    ) -> Run:
-        """A new run; a folder that holds one already is refused."""
+        cls, folder: str | Path | None, *, plan: Mapping[str, Any], budget_kg: float | None,
+        settings: Mapping[str, Any], task: Mapping[str, Any], kind: RunKind = "simulated", run_id: str | None = None,
+    ) -> Run:  # fmt: skip
+        """Create a run; raise if the folder holds one already."""
         where = None if folder is None else Path(folder)
         lock = None
         if where is not None:
@@ -124,19 +112,18 @@ class Run:
                 (where / leftover).unlink(missing_ok=True)
         try:
             connection = connect(where / FILE if where else None, create=True)
-            row = (
-                uuid.uuid4().hex, _now(), "running", budget_kg, *(_json(value) for value in (plan, settings, task, versions())),
-            )  # fmt: skip
+            tables = [json.dumps(one, allow_nan=False, default=str) for one in (plan, settings, task, versions())]
+            row = (run_id or uuid.uuid4().hex, _now(), "running", budget_kg, *tables, kind)
             with transaction(connection, where and where / FILE):
-                connection.execute("INSERT INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+                connection.execute("INSERT INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            return cls(connection, where, lock)
         except BaseException:
             _unlock(lock)
             raise
-        return cls(connection, where, lock)
 
     @staticmethod
     def begun(folder: str | Path) -> bool:
-        """Whether a folder holds a run: a file with its first lines, or one that is not ours."""
+        """Return whether a folder holds a run: a file with its first lines, or one that is not ours."""
         path = Path(folder) / FILE
         if not path.exists():
             return False
@@ -148,12 +135,12 @@ class Run:
                 return foreign or (bool(tables) and connection.execute("SELECT count(*) FROM run").fetchone()[0] > 0)
             finally:
                 connection.close()
-        except (sqlite3.DatabaseError, SlackwaterError):
+        except (sqlite3.DatabaseError, UnicodeDecodeError, SlackwaterError):
             return True
 
     @classmethod
     def open(cls, folder: str | Path, *, read_only: bool = False) -> Run:
-        """A run that is there; to write to it, no other process may be doing so."""
+        """Open a run; only one process at a time may open it to write."""
         where = Path(folder)
         where = where.parent if where.name == FILE else where
         if not (where / FILE).is_file():
@@ -161,35 +148,58 @@ class Run:
                 f"There is no run in {where}: it has no {FILE}. Start one with: slackwater train plan.json --out "
                 f"{where}"
             )
-        lock = None if read_only else _locked(where)
+        try:
+            lock = None if read_only else _locked(where)
+        except OSError as error:
+            raise SlackwaterError(
+                f"The run in {where} cannot be written: {error.strerror}. Copy the folder to a place where you can write."
+            ) from None
+        connection: sqlite3.Connection | None = None
         try:
             connection = connect(where / FILE, read_only=read_only)
-            if connection.execute("SELECT count(*) FROM run").fetchone()[0] != 1:
-                raise SlackwaterError(
-                    f"The run in {where} was never begun. Start it anew: slackwater train plan.json --out {where}"
-                )
-            return cls(connection, where, lock)
+            with damage(where / FILE):
+                if connection.execute("SELECT count(*) FROM run").fetchone()[0] != 1:
+                    raise SlackwaterError(
+                        f"The run in {where} was never begun. Start it anew: slackwater train plan.json --out {where}"
+                    )
+                return cls(connection, where, lock, read_only=read_only)
         except BaseException:
+            if connection is not None:
+                connection.close()
             _unlock(lock)
             raise
 
     @property
     def path(self) -> Path | None:
-        """The file; None in memory."""
+        """Return the file; None in memory."""
         return None if self.folder is None else self.folder / FILE
 
     @property
     def status(self) -> Status:
-        """Where the run stands."""
+        """Return the status of the run."""
         status: Status = self._db.execute("SELECT status FROM run").fetchone()[0]
         return status
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """What is written inside is in the file wholly or not at all."""
-        return transaction(self._db, self.path)
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Keep what is written inside wholly or not at all, files of the state included."""
+        if self._db.in_transaction:
+            yield
+            return
+        try:
+            with transaction(self._db, self.path):
+                yield
+        except BaseException:
+            self.state.undone()
+            raise
+        self.state.committed()
+
+    def one_moment(self) -> AbstractContextManager[None]:
+        """Let everything that is read inside be of one moment, also while another process writes."""
+        return one_moment(self._db)
 
     def set_status(self, status: Status) -> None:
-        """Note where the run stands."""
+        """Set the status of the run."""
         with self.transaction():
             self._db.execute("UPDATE run SET status = ?", (status,))
 
@@ -201,7 +211,7 @@ class Run:
             )
 
     def events(self) -> list[tuple[str, Level, int | None, str]]:
-        """Time, level, slot and message of every event, in order."""
+        """Return time, level, slot and message of every event, in order."""
         return [tuple(row) for row in self._db.execute("SELECT at, level, slot, message FROM events ORDER BY id")]
 
     def record(self, done: RoundRecord) -> None:
@@ -222,14 +232,15 @@ class Run:
             )
 
     def rounds(self) -> Iterator[RoundRecord]:
-        """Rounds that are done, in order."""
-        for row in self._db.execute("SELECT * FROM rounds ORDER BY slot"):
-            values = dict(row)
-            values["slot_start"] = datetime.fromisoformat(values["slot_start"])
-            values["in_window"] = bool(values["in_window"])
-            values["participants"] = tuple(json.loads(values["participants"]))
-            values["weights"], values["losses"] = json.loads(values["weights"]), json.loads(values["losses"])
-            yield RoundRecord(**values)
+        """Yield the rounds that are done, in order."""
+        with damage(self.path):
+            for row in self._db.execute("SELECT * FROM rounds ORDER BY slot"):
+                values = dict(row)
+                values["slot_start"] = datetime.fromisoformat(values["slot_start"])
+                values["in_window"] = bool(values["in_window"])
+                values["participants"] = tuple(json.loads(values["participants"]))
+                values["weights"], values["losses"] = json.loads(values["weights"]), json.loads(values["losses"])
+                yield RoundRecord(**values)
 
     def record_evaluation(self, *results: EvaluationRecord) -> None:
         """Keep results; the same once more replaces them, since a resumed run may come to the same point again."""
@@ -238,26 +249,94 @@ class Run:
             self._db.executemany("INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def evaluations(self) -> list[EvaluationRecord]:
-        """All results."""
+        """Return all results."""
         return [
             EvaluationRecord(**dict(row)) for row in self._db.execute("SELECT * FROM evaluations ORDER BY slot, client")
         ]
 
-    def save_parts(self, slot: int, parts: Mapping[str, Part]) -> None:
-        """Replace these parts of the checkpoint."""
-        rows = [(name, slot, part.dtype, json.dumps(part.shape), part.data) for name, part in parts.items()]
-        with self.transaction():
-            self._db.executemany("INSERT OR REPLACE INTO checkpoint VALUES (?, ?, ?, ?, ?)", rows)
+    def last_parts(self) -> list[PartFile]:
+        """Return the parts of the last checkpoint; none before the first.
 
-    def load_parts(self) -> dict[str, Part]:
-        """All parts of the checkpoint; empty before the first."""
-        return {
-            row["part"]: Part(dtype=row["dtype"], shape=tuple(json.loads(row["shape"])), data=row["data"])
-            for row in self._db.execute("SELECT * FROM checkpoint")
-        }
+        Raises:
+            SlackwaterError: The checkpoint does not belong to the last round, so the run must not continue from it.
+        """
+        with damage(self.path):
+            kept, slots = self.state.checkpoints(), self._round_slots()
+            if kept and kept[0].slot == (slots[-1] if slots else None):
+                return self.state.parts(kept[0])
+            if kept:
+                last = _named(slots[-1] if slots else None)
+                fault = f"that is of {_named(kept[0].slot)}, and the last round of {last}"
+            elif slots or (self.task.get("live") and self.ledger.last_slot() >= 0):
+                fault = "it has no checkpoint"
+            else:
+                return []
+            raise self.unusable(fault)
+
+    def check_state(self) -> None:
+        """Raise a sentence with a way out unless the last checkpoint is that of the last round and its files are good."""
+        self.last_parts()
+        if (kept := self.state.checkpoints()) and (fault := self.state.fault(kept[0])) is not None:
+            raise self.unusable(fault)
+
+    def unusable(self, fault: str) -> SlackwaterError:
+        """Return what to say of a checkpoint with a fault: it offers the last good one, where there is one."""
+        begins = f"The run in {self.folder} cannot continue from its last checkpoint: {fault}."
+        good, undone = self._last_good()
+        if good is None:
+            return SlackwaterError(
+                f"{begins} No earlier one is good. Restore the folder from a backup, or start the run again in another."
+            )
+        then = "lost, and stay charged" if self.task.get("live") else "trained again, and charged once"
+        after = f" The rounds after it (slot {', '.join(map(str, undone))}) are then {then}." if undone else ""
+        return SlackwaterError(
+            f"{begins} The checkpoint of {_named(good.slot)} is good. Continue from it with: slackwater resume "
+            f"{self.folder} --from-last-good.{after}"
+        )
+
+    def fall_back(self) -> tuple[int, ...]:
+        """Return to the last good checkpoint, if the last one is damaged; return the slots of the rounds undone by it.
+
+        Their charges stay, since that energy was drawn. A training run computes these rounds again, to the same bits,
+        and charges nothing again: so it does with a round in which it was killed. A live run does not ask its clients
+        twice: their work in these slots counts as lost, and the run continues with the slot that it would have decided
+        next. The rounds leave the table `rounds` with their evaluations, and an event tells of each.
+        """
+        with damage(self.path):
+            good, undone = self._last_good()
+            if good is None:
+                raise self.unusable("its files are damaged" if self.state.checkpoints() else "it has no checkpoint")
+            if good.id == self.state.checkpoints()[0].id and not undone:
+                return ()
+            with self.transaction():
+                for slot in undone:
+                    sentence = f"The state after the round of slot {slot} is damaged: the round is undone."
+                    log.warning(sentence)
+                    self.log(sentence, level="error", slot=slot)
+                    self._db.execute("DELETE FROM rounds WHERE slot = ?", (slot,))
+                    self._db.execute("DELETE FROM evaluations WHERE slot = ?", (slot,))
+                self.state.return_to(good)
+                if good.state is not None:
+                    self.journal.put(model=good.state, lost=[*self.journal.get("lost", []), *undone])
+                self.set_status("stopped")
+            return tuple(undone)
+
+    def _last_good(self) -> tuple[Kept | None, list[int]]:
+        """Return the newest checkpoint that is of a round and whose files are good, and the slots of the rounds after it."""
+        slots = self._round_slots()
+        for kept in self.state.checkpoints():
+            if (kept.slot is None or kept.slot in slots) and self.state.fault(kept) is None:
+                return kept, [slot for slot in slots if kept.slot is None or slot > kept.slot]
+        return None, []
+
+    def _round_slots(self) -> list[int]:
+        return [int(row[0]) for row in self._db.execute("SELECT slot FROM rounds ORDER BY slot")]
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
+        if not self._read_only and self.folder is not None:
+            with suppress(sqlite3.Error):
+                fold_log(self._db, done=self.status == "done")
         self._db.close()
         _unlock(self._lock)
         self._lock = None
@@ -269,8 +348,12 @@ class Run:
         self.close()
 
 
+def _named(slot: int | None) -> str:
+    return "the beginning" if slot is None else f"slot {slot}"
+
+
 def versions() -> dict[str, str]:
-    """Versions that a result can depend on."""
+    """Return the versions that a result can depend on."""
     found = {"slackwater": __version__, "python": platform.python_version(), "machine": platform.machine()}
     for package in ("numpy", "torch", "flwr"):
         try:
@@ -300,7 +383,7 @@ def _locked(folder: Path) -> int | None:
 
 
 def is_written(folder: Path) -> bool | None:
-    """Whether the process that last opened the run to write lives; None where it was on another machine.
+    """Return whether the process that last opened the run to write lives; None where it was on another machine.
 
     Taking the lock to see would make a run that starts just then fail.
     """
@@ -317,7 +400,7 @@ def is_written(folder: Path) -> bool | None:
 
 
 def _is_zombie(pid: int) -> bool:
-    """Dead, but not yet collected by its parent, as Flower leaves its apps for minutes; only Linux says so."""
+    """Return whether a process is dead but not collected, as Flower leaves its apps for minutes; only Linux says so."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
     except (OSError, IndexError):
@@ -329,9 +412,12 @@ def _unlock(handle: int | None) -> None:
         os.close(handle)
 
 
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, allow_nan=False, default=str)
+def _table(text: str, name: str) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"its {name} is no table of names")
+    return found
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+    return time_source.now().isoformat(timespec="milliseconds")

@@ -1,40 +1,39 @@
 """The run's file, `run.db`: one SQLite schema for training, live runs and reports.
 
-`charges` only grows: triggers refuse changes and deletions, a correction is a further row. The other tables describe
-the run around it.
+`charges` only grows: triggers refuse changes and deletions, and a correction is a further row.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from slackwater._version import __version__
-from slackwater.errors import SlackwaterError
+from slackwater.errors import ScenarioError, SlackwaterError
+from slackwater.ledger.state import CHUNK, STATE, file_name, sync_folder, write_file
 
-VERSION = 2
+VERSION = 3
 """Kept in the file as user_version; raised when an older Slackwater could not use the file.
 
-2: upper bounds as a kind of intensity, and the tables of live runs. Files of version 1 are trainings; they are read and
-written as they are.
+2: upper bounds as a kind of intensity, and the tables of live runs.
+3: the kind of run, more causes of a charge, the plan in force in every slot, and tensors in files beside it. Older
+files are read as they are; opening one to write migrates it.
 """
 
-LOCK = "run.lock"
-"""Beside the file: who holds it writes the run."""
+_LOG_BYTES = 4 * 2**20  # length that SQLite's log (-wal) is cut to when all of it is in the file
 
-_TABLES = """
-CREATE TABLE run (                       -- one row
-    id          TEXT NOT NULL PRIMARY KEY,
-    created_at  TEXT NOT NULL,
-    status      TEXT NOT NULL,           -- running | stopped | diverged | failed | done
-    budget_kg   REAL,                    -- NULL: no limit
-    plan        TEXT NOT NULL,           -- JSON, as plan.json holds it
-    settings    TEXT NOT NULL,           -- JSON: aggregator, local work, seed, ..
-    task        TEXT NOT NULL,           -- JSON: how the task was made
-    versions    TEXT NOT NULL            -- JSON: of slackwater, python, torch, ..
-) STRICT;
+LOCK = "run.lock"  # beside the file: who holds it writes the run
 
+_OF_DAMAGE = (
+    sqlite3.Error, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+"""What reading a damaged file raises."""
+
+_CHARGES = """
 CREATE TABLE charges (
     id                    INTEGER PRIMARY KEY AUTOINCREMENT,
     run_id                TEXT NOT NULL REFERENCES run(id),
@@ -42,7 +41,8 @@ CREATE TABLE charges (
     slot_start            TEXT NOT NULL,          -- UTC
     client                TEXT NOT NULL,          -- '' for the server
     zone                  TEXT NOT NULL,          -- '' where it has none
-    cause                 TEXT NOT NULL CHECK (cause IN ('training', 'idle', 'server')),
+    cause                 TEXT NOT NULL CHECK (cause IN (
+                              'training', 'idle', 'server', 'network', 'evaluation', 'startup')),
     kind                  TEXT NOT NULL CHECK (kind IN ('charge', 'correction', 'settlement')),
     attempt               INTEGER NOT NULL,
     planned               INTEGER NOT NULL CHECK (planned IN (0, 1)),
@@ -68,7 +68,83 @@ CREATE TRIGGER charges_stay BEFORE UPDATE ON charges
     BEGIN SELECT RAISE(ABORT, 'charges are append-only: add a correction'); END;
 CREATE TRIGGER charges_remain BEFORE DELETE ON charges
     BEGIN SELECT RAISE(ABORT, 'charges are append-only: add a correction'); END;
+"""
 
+_LIVE = """
+CREATE TABLE attempts (                  -- live: one row for each client that was to train in a slot
+    slot        INTEGER NOT NULL,
+    client      TEXT NOT NULL,
+    attempt     INTEGER NOT NULL,
+    sent_at     TEXT,                    -- wall clock, UTC; NULL where nothing was sent
+    ended_at    TEXT,
+    outcome     TEXT NOT NULL CHECK (outcome IN (
+                    'running', 'done', 'failed', 'late', 'lost', 'rejected', 'offline', 'refused')),
+    seconds     REAL,                    -- of local training
+    energy_kwh  REAL,                    -- charged
+    method      TEXT CHECK (method IN ('modelled', 'measured')),
+    error       TEXT NOT NULL,
+    PRIMARY KEY (slot, client, attempt)
+) STRICT;
+
+CREATE TABLE replans (                   -- live: every time what is left was planned anew
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    slot        INTEGER NOT NULL,
+    at          TEXT NOT NULL,           -- wall clock, UTC
+    reason      TEXT NOT NULL,
+    changes     TEXT NOT NULL,           -- JSON, client -> slots before the window that are left, then and now
+    reserve_kg  REAL,
+    planned_kg  REAL
+) STRICT;
+
+CREATE TABLE state (                     -- live: what the run remembers beside its tensors
+    name   TEXT NOT NULL PRIMARY KEY,
+    value  TEXT NOT NULL                 -- JSON
+) STRICT;
+
+CREATE TABLE planned (                   -- live: what the plan in force when a slot was decided expected of it
+    slot    INTEGER NOT NULL,
+    client  TEXT NOT NULL,               -- '' for the server
+    cause   TEXT NOT NULL,               -- as in charges
+    kg      REAL NOT NULL,               -- expected then
+    PRIMARY KEY (slot, client, cause)
+) STRICT;
+"""
+
+_STATE = """
+CREATE TABLE checkpoints (               -- the state after the last round, and the one before it
+    id     INTEGER PRIMARY KEY AUTOINCREMENT,
+    slot   INTEGER,                      -- of its last round; NULL before the first
+    state  TEXT                          -- JSON, live: what of the model is no tensor
+) STRICT;
+
+CREATE TABLE parts (                     -- the tensors of the checkpoints; a part that does not change keeps its row
+    part        TEXT NOT NULL,
+    written     INTEGER NOT NULL,        -- the first checkpoint that has it
+    superseded  INTEGER,                 -- the first one after it that has not; NULL: the last has it
+    slot        INTEGER,                 -- of the round in which it changed; NULL before the first
+    dtype       TEXT NOT NULL,
+    shape       TEXT NOT NULL,           -- JSON
+    file        TEXT NOT NULL UNIQUE,    -- in the folder state/
+    bytes       INTEGER NOT NULL,
+    sha256      TEXT NOT NULL,
+    PRIMARY KEY (part, written)
+) STRICT;
+"""
+
+_TABLES = f"""
+CREATE TABLE run (                       -- one row
+    id          TEXT NOT NULL PRIMARY KEY,
+    created_at  TEXT NOT NULL,
+    status      TEXT NOT NULL,           -- running | stopped | diverged | failed | done
+    budget_kg   REAL,                    -- NULL: no limit
+    plan        TEXT NOT NULL,           -- JSON, as plan.json holds it
+    settings    TEXT NOT NULL,           -- JSON: aggregator, local work, seed, ..
+    task        TEXT NOT NULL,           -- JSON: how the task was made
+    versions    TEXT NOT NULL,           -- JSON: of slackwater, python, torch, ..
+    kind        TEXT NOT NULL CHECK (kind IN ('simulated', 'rehearsed', 'live'))
+) STRICT;
+
+{_CHARGES}
 CREATE TABLE rounds (                    -- one row for each slot in which somebody trained
     slot          INTEGER NOT NULL PRIMARY KEY,
     number        INTEGER NOT NULL,      -- 0, 1, .. over the slots with participants
@@ -104,44 +180,37 @@ CREATE TABLE events (
     message  TEXT NOT NULL
 ) STRICT;
 
-CREATE TABLE checkpoint (                -- the state after the last slot done, by parts; only changed parts are rewritten
-    part    TEXT NOT NULL PRIMARY KEY,
-    slot    INTEGER NOT NULL,            -- in which it changed
-    dtype   TEXT NOT NULL,
-    shape   TEXT NOT NULL,               -- JSON
-    data    BLOB NOT NULL
-) STRICT;
+{_STATE}
+{_LIVE}"""
 
-CREATE TABLE attempts (                  -- live: one row for each client that was to train in a slot
-    slot        INTEGER NOT NULL,
-    client      TEXT NOT NULL,
-    attempt     INTEGER NOT NULL,
-    sent_at     TEXT,                    -- wall clock, UTC; NULL where nothing was sent
-    ended_at    TEXT,
-    outcome     TEXT NOT NULL CHECK (outcome IN (
-                    'running', 'done', 'failed', 'late', 'lost', 'rejected', 'offline', 'refused')),
-    seconds     REAL,                    -- of local training
-    energy_kwh  REAL,                    -- charged
-    method      TEXT CHECK (method IN ('modelled', 'measured')),
-    error       TEXT NOT NULL,
-    PRIMARY KEY (slot, client, attempt)
-) STRICT;
 
-CREATE TABLE replans (                   -- live: every time what is left was planned anew
-    id          INTEGER PRIMARY KEY AUTOINCREMENT,
-    slot        INTEGER NOT NULL,
-    at          TEXT NOT NULL,           -- wall clock, UTC
-    reason      TEXT NOT NULL,
-    changes     TEXT NOT NULL,           -- JSON, client -> slots before the window that are left, then and now
-    reserve_kg  REAL,
-    planned_kg  REAL
-) STRICT;
+@contextmanager
+def damage(path: Path | None, *, of: tuple[type[Exception], ...] = _OF_DAMAGE) -> Iterator[None]:
+    """Turn what a damaged run file does to its reader into a sentence with a way out.
 
-CREATE TABLE state (                     -- live: what the run remembers beside its tensors
-    name   TEXT NOT NULL PRIMARY KEY,
-    value  TEXT NOT NULL                 -- JSON
-) STRICT;
-"""
+    A value that is none, like a time, is a `ScenarioError` elsewhere; inside a run's file nobody has written it.
+    Around more than reading, narrow the errors with `of`: a mistake in our own code must not pass for a damaged
+    file.
+    """
+    try:
+        yield
+    except of as error:
+        if isinstance(error, SlackwaterError) and not isinstance(error, ScenarioError):
+            raise
+        if isinstance(error, sqlite3.OperationalError) and any(word in str(error) for word in ("locked", "busy")):
+            raise SlackwaterError(
+                f"{path} is in use by another program ({error}). Try again when it is done."
+            ) from None
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path | None, error: Exception) -> SlackwaterError:
+    """Return what to say of a damaged run file."""
+    what = str(error) if isinstance(error, sqlite3.Error) else f"{type(error).__name__}: {error}"
+    return SlackwaterError(
+        f"{path or 'The run'} cannot be used as a run's file: it is damaged ({what}). Restore the folder from a backup, or start the run "
+        "again in another."
+    )
 
 
 def connect(path: Path | None, *, create: bool = False, read_only: bool = False) -> sqlite3.Connection:
@@ -155,27 +224,28 @@ def connect(path: Path | None, *, create: bool = False, read_only: bool = False)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         connection = sqlite3.connect(path, isolation_level=None, timeout=30.0, check_same_thread=False)
     try:
-        found = connection.execute("PRAGMA user_version").fetchone()[0]
-        if found > VERSION:
-            raise SlackwaterError(
-                f"{path} was made by a newer Slackwater (schema {found}; version {__version__} knows "
-                f"{VERSION}). "
-                "Upgrade with: pip install --upgrade slackwater"
-            )
-        if not read_only:
-            connection.execute("PRAGMA journal_mode = WAL")
-            # A commit is on the disk when it returns: a charge must outlive a power cut.
-            connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA foreign_keys = ON")
-        if create:
-            connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
-        elif found == 0:
-            raise SlackwaterError(
-                f"{path} is not a run of Slackwater, or its first lines were never written. Start the run anew."
-            )
-    except sqlite3.DatabaseError as error:
-        connection.close()
-        raise SlackwaterError(f"{path} cannot be used as a run's file: {error}.") from None
+        with damage(path):
+            found = connection.execute("PRAGMA user_version").fetchone()[0]
+            if found > VERSION:
+                raise SlackwaterError(
+                    f"{path} was made by a newer Slackwater (schema {found}; version {__version__} knows {VERSION}). "
+                    "Upgrade with: pip install --upgrade slackwater"
+                )
+            if not read_only:
+                _write_ahead(connection)
+                # A commit is on the disk when it returns: a charge must outlive a power cut.
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
+            if create:
+                connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+            elif found == 0:
+                raise SlackwaterError(
+                    f"{path} is not a run of Slackwater, or its first lines were never written. Start the run anew."
+                )
+            elif found < VERSION and not read_only:
+                assert path is not None
+                _migrate(connection, found, path.parent / STATE)
+            connection.execute("PRAGMA foreign_keys = ON")
     except BaseException:
         connection.close()
         raise
@@ -183,18 +253,120 @@ def connect(path: Path | None, *, create: bool = False, read_only: bool = False)
     return connection
 
 
+def _write_ahead(db: sqlite3.Connection) -> None:
+    """Write to a log, so that readers do not wait. A finished run is not in this mode, and has to be brought back to it."""
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+    except sqlite3.OperationalError as error:
+        if "locked" not in str(error):  # somebody reads it just now: without the log it is as safe, only slower
+            raise
+
+
+def fold_log(db: sqlite3.Connection, *, done: bool) -> None:
+    """Bring all of the log into the file and cut it off; of a run that is done, leave no log at all.
+
+    SQLite can read a file with a log only where it may write beside it, so this makes a finished run readable on
+    read-only media. A reader that is at work prevents it for now; nothing waits for that.
+    """
+    with suppress(sqlite3.Error):
+        db.execute("PRAGMA busy_timeout = 0")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        if done:
+            db.execute("PRAGMA journal_mode = DELETE")
+
+
+def _migrate(db: sqlite3.Connection, found: int, folder: Path) -> None:
+    """Bring an older file to this version, in one transaction: the lines of its ledger stay as they were booked.
+
+    Tensors go to files first, one at a time. A kill before the commit leaves the file as it was.
+    """
+    _move_parts(db, folder)
+    columns = ", ".join(row[1] for row in db.execute("PRAGMA table_info(charges)"))
+    steps = [_LIVE if found == 1 else _table("planned", _LIVE)]
+    # SQLite cannot change a CHECK, so the table is copied; dropping the old one drops its triggers and indexes.
+    steps += [
+        "ALTER TABLE charges RENAME TO charges_before;",
+        *(f"DROP INDEX IF EXISTS {name};" for name in ("charged_once", "charges_by_slot", "corrected_once")),
+        *(f"DROP TRIGGER IF EXISTS {name};" for name in ("charges_stay", "charges_remain")),
+        _CHARGES,
+        f"INSERT INTO charges ({columns}) SELECT {columns} FROM charges_before ORDER BY id; DROP TABLE charges_before;",
+        f"ALTER TABLE run ADD COLUMN kind TEXT NOT NULL DEFAULT '{kind_of_old(db)}';",
+        _STATE,
+        # Before its first round a live run kept the slot 0.
+        "INSERT INTO checkpoints SELECT 1, CASE WHEN EXISTS (SELECT 1 FROM rounds) THEN (SELECT max(slot) FROM moved) END, "
+        "(SELECT value FROM state WHERE name = 'model') WHERE EXISTS (SELECT 1 FROM moved);",
+        "INSERT INTO parts SELECT part, 1, NULL, slot, dtype, shape, file, bytes, sha256 FROM moved;",
+        "DROP TABLE checkpoint;",
+    ]
+    db.executescript(
+        "BEGIN IMMEDIATE;" + "\n".join(steps) + f"PRAGMA user_version = {VERSION}; COMMIT; DROP TABLE moved;"
+    )
+    with suppress(sqlite3.OperationalError):  # the file gives back the room of the tensors; it may also keep it
+        db.execute("VACUUM")
+
+
+def _move_parts(db: sqlite3.Connection, folder: Path) -> None:
+    """Write the tensors that an older file holds to files, and list them in a temporary table."""
+    db.execute("DROP TABLE IF EXISTS temp.moved")
+    db.execute("CREATE TEMP TABLE moved (part, slot, dtype, shape, file, bytes, sha256)")
+    rows = db.execute("SELECT rowid, part, slot, dtype, shape FROM checkpoint ORDER BY rowid").fetchall()
+    if rows:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    for number, (rowid, part, slot, dtype, shape) in enumerate(rows):
+        file = file_name(1, number, part)
+        with db.blobopen("checkpoint", "data", rowid, readonly=True) as blob:
+            size, digest = write_file(folder / file, iter(lambda: blob.read(CHUNK), b""))
+        db.execute("INSERT INTO moved VALUES (?, ?, ?, ?, ?, ?, ?)", (part, slot, dtype, shape, file, size, digest))
+    if rows:
+        sync_folder(folder)
+
+
+def kind_of_old(db: sqlite3.Connection) -> Literal["simulated", "live"]:
+    """Return the kind of a run whose file does not say it: only real time, with a task of its own, was live."""
+    row = db.execute(
+        "SELECT coalesce(json_extract(task, '$.live'), 0), json_extract(settings, '$.slot_seconds') FROM run"
+    ).fetchone()
+    return "live" if row is not None and row[0] and row[1] is None else "simulated"
+
+
+def _table(name: str, script: str) -> str:
+    """Return the statement of a script that creates one table."""
+    return next(part + ";\n" for part in script.split(";\n") if f"CREATE TABLE {name} " in part)
+
+
 def reading(path: Path) -> sqlite3.Connection:
-    """A connection that only reads. What a killed writer left in its log is taken up first, which takes the right to write."""
-    address = path.absolute().as_uri()
-    connection = sqlite3.connect(f"{address}?mode=ro", uri=True, isolation_level=None)
+    """Return a connection that only reads.
+
+    What a killed writer left in its log is taken up first, which takes the right to write. Where SQLite may not write
+    beside the file, as on read-only media, a file without a log is read as one that nobody changes.
+    """
+    try:
+        return _opened(path, "mode=ro")
+    except sqlite3.OperationalError as error:
+        why = str(error)
+    if "readonly" in why:
+        with suppress(sqlite3.OperationalError):
+            connection = _opened(path, "mode=rw")
+            connection.execute("PRAGMA query_only = ON")
+            return connection
+    elif "unable to open" not in why or not path.is_file():
+        raise SlackwaterError(f"{path} cannot be used as a run's file: {why}. Name another folder, or try again later.")
+    left = [beside for end in ("-wal", "-journal", "-shm") if (beside := path.with_name(path.name + end)).is_file()]
+    if any(beside.stat().st_size for beside in left):
+        raise SlackwaterError(
+            f"{path} was not closed: {left[0].name} may hold its last changes, and its folder cannot be written. Copy the "
+            "folder to a place where you can write, and read it there."
+        )
+    return _opened(path, "immutable=1")
+
+
+def _opened(path: Path, how: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, isolation_level=None, timeout=30.0)
     try:
         connection.execute("PRAGMA user_version")
-    except sqlite3.OperationalError as error:
+    except sqlite3.OperationalError:
         connection.close()
-        if "readonly" not in str(error):
-            raise SlackwaterError(f"{path} cannot be used as a run's file: {error}.") from None
-        connection = sqlite3.connect(f"{address}?mode=rw", uri=True, isolation_level=None, timeout=30.0)
-        connection.execute("PRAGMA query_only = ON")
-    except sqlite3.DatabaseError:
+        raise
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
         pass  # said by who asks for more
     return connection

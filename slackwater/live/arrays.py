@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slackwater.errors import ScenarioError
+from slackwater.learning.flat import is_finite
 from slackwater.live.transport import Arrays
 
-BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
-"""Endings of the names of BatchNorm's statistics."""
+BUFFERS = ("running_mean", "running_var", "num_batches_tracked")  # endings of the names of BatchNorm's statistics
 
 
 class UnusableUpdateError(ValueError):
@@ -25,7 +25,7 @@ class Codec:
     """Takes models apart and puts them together, all of the form of the first one."""
 
     def __init__(self, initial: Arrays, *, buffers: Sequence[str] = ()) -> None:
-        """`buffers` are further endings of names that are averaged plainly; what is not of floats always is."""
+        """Take the form of a model; `buffers` are further endings of names that are averaged, as arrays of no floats always are."""
         endings = (*BUFFERS, *buffers)
         self._form = {name: (array.shape, array.dtype) for name, array in initial.items()}
         self._buffers = [
@@ -40,18 +40,18 @@ class Codec:
         self._dtype = np.dtype(np.float64 if double else np.float32)
 
     def split(self, arrays: Arrays) -> tuple[Tensor, dict[str, Tensor]]:
-        """The parameters as one vector, and the buffers; raises if the form is another or a value is not finite."""
+        """Return the parameters as one vector, and the buffers; raise if the form differs or a value is not finite."""
         self._check(arrays)
         flat = [np.asarray(arrays[name], dtype=self._dtype).reshape(-1) for name in self._parameters]
         vector = torch.from_numpy(np.concatenate(flat))
         buffers = {name: torch.from_numpy(np.array(arrays[name], dtype=self._form[name][1])) for name in self._buffers}
         for name, values in (("its parameters", vector), *buffers.items()):
-            if not bool(torch.isfinite(values).all()):
+            if not is_finite(values):
                 raise UnusableUpdateError(f"{name} hold values that are not numbers (NaN or infinite)")
         return vector, buffers
 
     def join(self, vector: Tensor, buffers: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-        """The model as a state dict, in its own order and types."""
+        """Return the model as a state dict, in its own order and types."""
         flat, joined, offset = vector.numpy(), dict[str, NDArray[Any]](), 0
         for name, (shape, dtype) in self._form.items():
             if name in buffers:

@@ -4,48 +4,38 @@ from __future__ import annotations
 
 import math
 import threading
-import time
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 
+from slackwater import time_source
 from slackwater.planning.problem import Problem
+from slackwater.time_source import TimeSource
 
-_LOOK_SECONDS = 1.0
-"""While waiting, the wall clock is looked at this often: it may have been stepped, or the machine asleep."""
-STEP_SECONDS = 5.0
-"""A wall clock that leaves the monotonic one by more than this was stepped."""
+STEP_SECONDS = 5.0  # a wall clock that leaves the monotonic one by more than this was stepped
 
 
 class Clock(Protocol):
     """Says which slot it is, and waits for one."""
 
-    slot_seconds: float
-    """Wall time of a slot; 0 where slots do not wait for each other."""
+    slot_seconds: float  # wall time of a slot; 0 where slots do not wait for each other
 
     def now(self) -> datetime:
-        """Wall clock, UTC."""
-        ...
+        """Return the wall clock, UTC."""
 
     def current(self) -> int | None:
-        """The slot it is now, below 0 before the first; None where slots do not wait for each other."""
-        ...
+        """Return the slot it is now, below 0 before the first; None where slots do not wait for each other."""
 
     def starts_at(self, slot: int) -> datetime:
-        """Wall time at which a slot begins."""
-        ...
+        """Return the wall time at which a slot begins."""
 
     def ends_at(self, slot: int) -> datetime:
-        """Wall time by which the slot that is at hand must be over."""
-        ...
+        """Return the wall time by which the current slot must be over."""
 
     def wait(self, until: datetime, stop: threading.Event) -> bool:
         """Wait for a moment; False if `stop` was set meanwhile."""
-        ...
 
     def stepped_seconds(self) -> float:
-        """By how much the wall clock was set on (or back) since this was last asked; 0 where it was not."""
-        ...
+        """Return by how much the wall clock was set on (or back) since the last call; 0 where it was not."""
 
 
 class WallClock:
@@ -55,51 +45,45 @@ class WallClock:
     monotonic clock, and told. The runner never goes back to an earlier slot.
     """
 
-    def __init__(
-        self,
-        begins_at: datetime,
-        slot_seconds: float,
-        *,
-        wall: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, begins_at: datetime, slot_seconds: float, *, source: TimeSource | None = None) -> None:
         self.begins_at, self.slot_seconds = begins_at, slot_seconds
-        self._wall, self._monotonic = wall, monotonic
-        self._apart = wall() - monotonic()
+        self._source = source or time_source.current()
+        self._apart = self._drift()
 
     @classmethod
     def real(cls, problem: Problem) -> WallClock:
-        """The slots of a problem as they are."""
+        """Return the clock of a problem's real slots."""
         return cls(problem.first_slot, problem.slot_hours * 3600.0)
 
     def now(self) -> datetime:
-        """Wall clock, UTC."""
-        return datetime.fromtimestamp(self._wall(), UTC)
+        """Return the wall clock, UTC."""
+        return self._source.now()
 
     def current(self) -> int:
-        """By the wall clock."""
+        """Return the slot by the wall clock."""
         return math.floor((self.now() - self.begins_at).total_seconds() / self.slot_seconds)
 
     def starts_at(self, slot: int) -> datetime:
-        """Wall time at which a slot begins."""
+        """Return the wall time at which a slot begins."""
         return self.begins_at + timedelta(seconds=self.slot_seconds * slot)
 
     def ends_at(self, slot: int) -> datetime:
-        """When the next one begins."""
+        """Return when the next slot begins."""
         return self.starts_at(slot + 1)
 
     def wait(self, until: datetime, stop: threading.Event) -> bool:
-        """In short pieces, so that a stepped clock is followed."""
-        while (left := (until - self.now()).total_seconds()) > 0:
-            if stop.wait(min(left, _LOOK_SECONDS)):
-                return False
-        return not stop.is_set()
+        """Wait for a moment, also if the clock is set meanwhile; False if `stop` was set."""
+        return not self._source.wait_until(stop, until)
 
     def stepped_seconds(self) -> float:
-        """Against the monotonic clock, which nobody can set; sleep of the machine counts as a step."""
-        apart = self._wall() - self._monotonic()
+        """Return the step against the monotonic clock, which nobody can set; sleep of the machine counts as a step."""
+        apart = self._drift()
         stepped, self._apart = apart - self._apart, apart
         return stepped if abs(stepped) > STEP_SECONDS else 0.0
+
+    def _drift(self) -> float:
+        """Return how far the wall clock is from the monotonic one, seconds."""
+        return self._source.now().timestamp() - self._source.monotonic()
 
 
 class Unhurried:
@@ -111,25 +95,25 @@ class Unhurried:
         self._most = timedelta(seconds=most_seconds)
 
     def now(self) -> datetime:
-        """Wall clock, UTC."""
-        return datetime.now(UTC)
+        """Return the wall clock, UTC."""
+        return time_source.now()
 
     def current(self) -> None:
-        """It is whatever slot is asked for."""
+        """Return None: it is whatever slot is asked for."""
         return
 
     def starts_at(self, slot: int) -> datetime:
-        """Now."""
+        """Return the current time."""
         return self.now()
 
     def ends_at(self, slot: int) -> datetime:
-        """As late as if the slot had its real length from now on."""
+        """Return the end of a slot of real length that begins now."""
         return self.now() + self._most
 
     def wait(self, until: datetime, stop: threading.Event) -> bool:
-        """Not at all."""
+        """Return at once."""
         return not stop.is_set()
 
     def stepped_seconds(self) -> float:
-        """Never."""
+        """Return 0: a step of the clock does not matter."""
         return 0.0

@@ -3,6 +3,7 @@
 plan.json     the plan with its problem and traces
 live.json     LiveSettings
 actuals.json  what a playback plays back
+forecasts.json  what a provider had issued at the time, where that is known
 run.db        once it has begun: ledger, rounds, attempts, checkpoint
 model.pt      once it is done
 """
@@ -11,23 +12,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from slackwater.atomic import write_whole
 from slackwater.carbon.traces import Provenance, Traces
-from slackwater.errors import ScenarioError, SlackwaterError
+from slackwater.errors import DataError, ScenarioError, SlackwaterError
+from slackwater.forecasting.files import ForecastArchive
 from slackwater.ledger.run import FILE, RoundRecord
 from slackwater.live.settings import LiveSettings
 from slackwater.live.transport import Arrays
 from slackwater.planning.plan import Plan
-from slackwater.planning.storage import write_whole
 from slackwater.units import iso, utc
 
-PLAN, SETTINGS, ACTUALS, MODEL = "plan.json", "live.json", "actuals.json", "model.pt"
+_AGAIN = "Restore it from a backup, or prepare the run again in another folder: slackwater run scenario.toml --out DIR"
+PLAN, SETTINGS, ACTUALS, FORECASTS, MODEL = "plan.json", "live.json", "actuals.json", "forecasts.json", "model.pt"
 
 
 class RunStopped(SlackwaterError):
@@ -59,9 +63,17 @@ class LiveResult:
 
 
 def prepare(
-    folder: str | Path, plan: Plan, settings: LiveSettings | None = None, *, actuals: Traces | None = None
+    folder: str | Path,
+    plan: Plan,
+    settings: LiveSettings | None = None,
+    *,
+    actuals: Traces | None = None,
+    archive: ForecastArchive | None = None,
 ) -> Path:
-    """Make the run's folder, readable by its owner alone; `actuals` are what a playback plays back."""
+    """Make the run's folder, readable by its owner alone.
+
+    `actuals` are what a playback plays back, and `archive` what a provider had issued at the time.
+    """
     settings = settings or LiveSettings()
     where = Path(folder)
     if (where / FILE).exists():
@@ -76,7 +88,7 @@ def prepare(
             "(--replan never)."
         )
     _check_margin(plan, settings)
-    if settings.source == "plan" and (guessed := _forecast_zones(plan)):
+    if settings.source == "plan" and (guessed := plan.problem.traces.forecast_zones()):
         raise ScenarioError(
             f"The plan is made on forecasts ({', '.join(guessed)}): its intensity is not what will be emitted, so it cannot "
             "be charged by it. Take source='providers' (slackwater run does), which settles with the actuals."
@@ -88,13 +100,15 @@ def prepare(
         raise SlackwaterError(f"The run folder {where} cannot be made: {error.strerror}. Name another.") from None
     if actuals is not None:
         write_whole(where / ACTUALS, json.dumps(_traces_to_dict(actuals)))
+    if archive is not None:
+        write_whole(where / FORECASTS, json.dumps(archive.to_dict()))
     plan.save(where / PLAN)
     write_whole(where / SETTINGS, json.dumps(settings.to_dict(), indent=1) + "\n")
     return where
 
 
 def _check_margin(plan: Plan, settings: LiveSettings) -> None:
-    """Clients need some of their slot to train in."""
+    """Raise if the margins leave clients no time to train."""
     problem, margin_s = plan.problem, settings.margin_seconds or 0.0
     slot_s = problem.slot_hours * 3600.0 if settings.slot_seconds is None else settings.slot_seconds
     length_s = slot_s * (problem.round_minutes or problem.traces.slot_minutes) / problem.traces.slot_minutes
@@ -105,47 +119,56 @@ def _check_margin(plan: Plan, settings: LiveSettings) -> None:
         )
 
 
-def _forecast_zones(plan: Plan) -> list[str]:
-    """Zones whose provenance says that some of their values are forecasts."""
-    marks = (" h forecast", "(forecast)")
-    return [p.zone for p in plan.problem.traces.provenance if any(mark in p.source for mark in marks)]
-
-
 def is_live(folder: Path) -> bool:
-    """Whether a folder is a live run's."""
+    """Return whether a folder is a live run's."""
     return (folder / SETTINGS).is_file()
 
 
 def load_settings(folder: Path) -> LiveSettings:
-    """The settings of a prepared folder."""
-    return LiveSettings.from_dict(_read(folder / SETTINGS))
+    """Return the settings of a prepared folder."""
+    try:
+        return LiveSettings.from_dict(_read(folder / SETTINGS))
+    except ScenarioError as error:
+        raise ScenarioError(f"{folder / SETTINGS} cannot be used: {error} {_AGAIN}") from None
 
 
 def load_actuals(folder: Path) -> Traces:
-    """What a playback plays back."""
+    """Return the actuals of a playback."""
     data = _read(folder / ACTUALS)
+    with _damage(folder / ACTUALS):
+        found = Traces(
+            zones=tuple(data["zones"]), start=utc(data["start"]),
+            intensity=np.array(data["intensity_kg_per_kwh"], dtype=np.float64), factor=data["factor"],
+            slot_minutes=data["slot_minutes"], provenance=tuple(map(Provenance.from_dict, data["provenance"])),
+        )  # fmt: skip
+        _ = found.end
+        return found
+
+
+def load_archive(folder: Path) -> ForecastArchive | None:
+    """Return what a provider had issued at the time of a playback; None where nobody knows."""
+    if not (folder / FORECASTS).exists():
+        return None
+    data = _read(folder / FORECASTS)
+    with _damage(folder / FORECASTS):
+        return ForecastArchive.from_dict(data)
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Turn what reading a damaged file raises into a sentence."""
     try:
-        return Traces(
-            zones=tuple(data["zones"]),
-            start=utc(data["start"]),
-            intensity=np.array(data["intensity_kg_per_kwh"], dtype=np.float64),
-            factor=data["factor"],
-            slot_minutes=data["slot_minutes"],
-            provenance=tuple(map(Provenance.from_dict, data["provenance"])),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise SlackwaterError(f"{folder / ACTUALS} is damaged ({error!r}). Prepare the run anew.") from None
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, DataError) as error:
+        raise SlackwaterError(f"{path} is damaged ({error!r}). {_AGAIN}") from None
 
 
 def _traces_to_dict(traces: Traces) -> dict[str, Any]:
     return {
-        "zones": list(traces.zones),
-        "start": iso(traces.start),
-        "slot_minutes": traces.slot_minutes,
-        "factor": traces.factor,
-        "provenance": [known.to_dict() for known in traces.provenance],
+        "zones": list(traces.zones), "start": iso(traces.start), "slot_minutes": traces.slot_minutes,
+        "factor": traces.factor, "provenance": [known.to_dict() for known in traces.provenance],
         "intensity_kg_per_kwh": traces.intensity.tolist(),
-    }
+    }  # fmt: skip
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -156,8 +179,8 @@ def _read(path: Path) -> dict[str, Any]:
             f"There is no {path.name} in {path.parent}: it is not a live run. Make one with: slackwater run scenario.toml "
             f"--out {path.parent}"
         ) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise SlackwaterError(f"{path} cannot be read: {error}.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise SlackwaterError(f"{path} cannot be read: {error}. {_AGAIN}") from None
     if not isinstance(data, dict):
-        raise SlackwaterError(f"{path} is damaged: it holds no settings by name.")
+        raise SlackwaterError(f"{path} is damaged: it holds no settings by name. {_AGAIN}")
     return data

@@ -1,4 +1,4 @@
-"""Who is there: which clients of the plan can be reached, who is away for long, and who may not train."""
+"""Attendance: which clients of the plan are online, away for long, or may not train."""
 
 from __future__ import annotations
 
@@ -15,37 +15,33 @@ Mask = NDArray[np.bool_]
 _POWER_ROUNDING = 1e-6
 
 
-class Roster:
-    """The clients of the plan, keyed by name; what is odd about them is said when it begins, not in every slot."""
+class Attendance:
+    """The clients of the plan by name. It tells what is wrong with one when that begins, not in every slot."""
 
     def __init__(self, fleet: Fleet, *, gone_after: int, max_rejections: int) -> None:
         self._fleet, self._gone_after, self._max_rejections = fleet, gone_after, max_rejections
         self._names = [str(name) for name in fleet.names]
         self._row = {name: client for client, name in enumerate(self._names)}
         count = len(fleet)
-        self.absent = np.zeros(count, dtype=np.int64)
-        """[client], slots in a row in which it could not be reached."""
-        self.in_vain = np.zeros(count, dtype=np.int64)
-        """[client], rounds in a row from which nothing of it came back."""
-        self.rests_until = np.zeros(count, dtype=np.int64)
-        """[client], slot before which it is not asked again."""
-        self.rejections = np.zeros(count, dtype=np.int64)
-        """[client], updates of it that were rejected."""
+        self.absent = np.zeros(count, dtype=np.int64)  # [client], slots in a row in which it could not be reached
+        self.in_vain = np.zeros(count, dtype=np.int64)  # [client], rounds in a row from which nothing of it came back
+        self.rests_until = np.zeros(count, dtype=np.int64)  # [client], slot before which it is not asked again
+        self.rejections = np.zeros(count, dtype=np.int64)  # [client], updates of it that were rejected
         self._slot = 0
         self._said: dict[str, str] = {}
 
     @property
     def set_aside(self) -> Mask:
-        """[client], whose updates were rejected too often."""
+        """Return whose updates were rejected too often, [client]."""
         return self.rejections >= self._max_rejections
 
     @property
     def away(self) -> Mask:
-        """[client], not to be planned with: set aside, resting, or offline for long."""
+        """Return who is not planned with, [client]: set aside, resting, or offline for long."""
         return self.set_aside | (self.rests_until > self._slot) | (self.absent >= self._gone_after)
 
     def look(self, online: Mapping[str, Site], slot: int) -> tuple[Mask, list[str]]:
-        """[client], who can train in the slot; and what is new about it, in sentences."""
+        """Return who can train in the slot, [client], and what is new about it, as sentences."""
         self._slot = slot
         odd = {name: reason for name, site in online.items() if (reason := self._odd(site))}
         messages = [reason for name, reason in odd.items() if self._said.get(name) != reason]
@@ -61,7 +57,7 @@ class Roster:
         return there & ~self.set_aside & (self.rests_until <= slot), messages
 
     def note(self, slot: int, drew: Mask, answered: Mask) -> list[str]:
-        """Count who worked in vain; who does so again and again rests longer and longer. What is new about it."""
+        """Count rounds without a reply; who gives none again and again rests longer and longer. Return what is new."""
         self.in_vain = np.where(drew, np.where(answered, 0, self.in_vain + 1), self.in_vain)
         resting = drew & ~answered & (self.in_vain >= self._gone_after)
         self.rests_until = np.where(resting, slot + 1 + self.in_vain, self.rests_until)
@@ -72,7 +68,7 @@ class Roster:
         ]
 
     def reject(self, client: int) -> str | None:
-        """Count a rejected update; what to say if that was one too many."""
+        """Count a rejected update; return a sentence if that was one too many."""
         self.rejections[client] += 1
         if self.rejections[client] != self._max_rejections:
             return None
@@ -82,7 +78,7 @@ class Roster:
         )
 
     def why_absent(self, client: int) -> str:
-        """Why a client that would train is not asked to."""
+        """Return why a client that would train is not asked to."""
         if self.set_aside[client]:
             return "set aside"
         if self.rests_until[client] > self._slot:
@@ -90,18 +86,18 @@ class Roster:
         return self._said.get(self._names[client], "")
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the state as JSON holds it."""
         counts = {name: getattr(self, name).tolist() for name in _COUNTS}
         return counts | {"slot": self._slot, "said": self._said}
 
     def restore(self, data: Mapping[str, Any]) -> None:
-        """Take up what was kept."""
+        """Continue from a state."""
         for name in _COUNTS:
             setattr(self, name, np.array(data[name], dtype=np.int64))
         self._slot, self._said = int(data["slot"]), dict(data["said"])
 
     def _odd(self, site: Site) -> str | None:
-        """Why a site may not train: what it says of itself would make its charges wrong."""
+        """Return why a site may not train: what it says of itself would make its charges wrong."""
         client = self._row.get(site.name)
         if client is None:
             return f"{site.name} is online, but there is no client of this name in the plan: it is left out."

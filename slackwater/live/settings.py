@@ -1,15 +1,16 @@
-"""What a live run is told beside its plan: `live.json` in its folder."""
+"""Settings of a live run: `live.json` in its folder."""
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from slackwater.errors import ScenarioError
-from slackwater.planning.plan import DEFAULT_AGGREGATOR
+from slackwater.ledger.run import RunKind
+from slackwater.planning.plan import DEFAULT_AGGREGATOR, MEMORY_DTYPES
+from slackwater.registry import unknown_key
 from slackwater.replanning.settings import Settings as Replanning
 
 Source = Literal["plan", "playback", "providers"]
@@ -27,6 +28,8 @@ class LiveSettings:
     server: str = "plain"
     """Server optimiser: plain, momentum or adam."""
     server_lr: float | None = None
+    memory_dtype: str = "float32"
+    """Type of the updates that the aggregator stores: float32 as they are, float16 or bfloat16 halves memory and disk."""
     seed: int = 0
     eval_every: int = 1
     """Rounds between calls of `evaluate`; the last model is always evaluated."""
@@ -37,7 +40,7 @@ class LiveSettings:
 
     source: Source = "plan"
     replan_slots: int | None = None
-    """Plan anew after so many slots; None plans once. Unless `source` is `plan`, which is followed as it is."""
+    """Re-plan after so many slots; None plans once. With the source `plan` it is never re-planned."""
     forecast: str | None = None
     """Forecaster by name; None is the providers' own forecast, and persistence for a playback."""
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -68,15 +71,23 @@ class LiveSettings:
     """Further endings of names in the model that are averaged plainly, as BatchNorm's statistics are."""
 
     def __post_init__(self) -> None:
+        self._check_types()
         object.__setattr__(self, "buffers", tuple(self.buffers))
-        for name, least in (("eval_every", 0), ("lag_slots", 0), ("max_rejections", 1), ("gone_after", 1)):
+        for name, least in (("seed", 0), ("eval_every", 0), ("lag_slots", 0), ("max_rejections", 1), ("gone_after", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ScenarioError(f"{name} must be a whole number of at least {least}, not {value!r}.")
-        self._at_least("slot_seconds", 0.0)
-        self._at_least("margin_seconds", 0.0)
-        self._at_least("makeup", 1.0)
-        self._at_least("max_norm_ratio", 1.0)
+        for name, least in (
+            ("server_lr", 0),
+            ("slot_seconds", 0),
+            ("margin_seconds", 0),
+            ("max_norm_ratio", 1),
+            ("makeup", 1),
+        ):
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float) and math.isfinite(value) and value >= least
+            if not is_number and (value is not None or name == "makeup"):
+                raise ScenarioError(f"{name} must be a number of at least {least:g}, not {value!r}.")
         if not 0 < self.latest_start <= 1:
             raise ScenarioError(f"latest_start must be above 0 and at most 1, not {self.latest_start!r}.")
         if self.source not in ("plan", "playback", "providers"):
@@ -91,26 +102,45 @@ class LiveSettings:
         _ = self.replanning
 
     @property
+    def kind(self) -> RunKind:
+        """Return what a run with these settings is: live in real time, rehearsed on a past period, else simulated."""
+        if self.slot_seconds is None:
+            return "live"
+        return "rehearsed" if self.source == "playback" else "simulated"
+
+    @property
     def replanning(self) -> Replanning:
-        """What the controller is told."""
+        """Return the controller's settings."""
         return Replanning(replan_slots=self.replan_slots, reserve=self.reserve, margin=self.bound)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the settings as JSON holds them."""
         return asdict(self) | {"buffers": list(self.buffers)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LiveSettings:
-        """Back from JSON; a key that is not known is an error."""
+        """Return settings from JSON; raise for an unknown key."""
         known = [one.name for one in fields(cls)]
         for key in data:
             if key not in known:
-                near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}."
-                raise ScenarioError(f"A live run has no setting {key!r}; {hint}")
-        return cls(**data)
+                raise ScenarioError(f"A live run has no setting {key!r}; {unknown_key(key, known)}")
+        try:
+            return cls(**data)
+        except ScenarioError:
+            raise
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ScenarioError(f"The settings of a live run are not as they were written: {error}.") from None
 
-    def _at_least(self, name: str, least: float) -> None:
-        value = getattr(self, name)
-        if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value >= least):
-            raise ScenarioError(f"{name} must be a number of at least {least:g}, not {value!r}.")
+    def _check_types(self) -> None:
+        """Refuse what a damaged live.json may hold in the place of names and tables."""
+        for name in ("aggregator", "server", "memory_dtype", "source", "forecast"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and not (name == "forecast" and value is None):
+                raise ScenarioError(f"{name} must be a name, not {value!r}.")
+        if self.memory_dtype not in MEMORY_DTYPES:
+            raise ScenarioError(f"memory_dtype must be one of {', '.join(MEMORY_DTYPES)}, not {self.memory_dtype!r}.")
+        for name in ("config", "engine", "data"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise ScenarioError(f"{name} must be a table of settings by name, not {getattr(self, name)!r}.")
+        if isinstance(self.buffers, str) or not all(isinstance(ending, str) for ending in self.buffers):
+            raise ScenarioError(f"buffers must be a list of endings of names, not {self.buffers!r}.")

@@ -1,18 +1,22 @@
-"""Where a run stands, read from its folder alone: from anywhere, while it runs and after it."""
+"""The status of a run, read from its folder alone, while it runs and after it."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from slackwater.errors import SlackwaterError
-from slackwater.ledger.run import Run, is_written
-from slackwater.live.folder import PLAN, is_live
+from slackwater.ledger.kinds import KINDS
+from slackwater.ledger.queries import Figures
+from slackwater.ledger.run import Run, RunKind, is_written
+from slackwater.ledger.schema import damage
+from slackwater.live.folder import PLAN, is_live, load_settings
+from slackwater.planning.plan import Plan
+from slackwater.planning.storage import plan_from_dict
 from slackwater.units import iso, utc
 
 Stands = Literal["prepared", "running", "interrupted", "stopped", "diverged", "failed", "done"]
@@ -25,8 +29,7 @@ class Coming:
     """A round that is planned."""
 
     slot: int
-    at: datetime
-    """Wall clock, UTC."""
+    at: datetime  # wall clock, UTC
     clients: tuple[str, ...]
 
 
@@ -35,49 +38,55 @@ class LiveStatus:
     """A run at one moment."""
 
     folder: str
+    kind: RunKind
     stands: Stands
     synthetic: bool
     """Whether its intensity is typical profiles, not measured."""
     budget_kg: float
-    spent_kg: float
+    spent_kg: float = 0.0
     """All that the ledger holds."""
-    held_kg: float
+    held_kg: float = 0.0
     """The part of it that is at an upper bound until its actual is known."""
     left_kg: float
-    rounds: int
-    """Done."""
-    accuracy: float | None
-    """The last that was found."""
-    training: tuple[str, ...]
-    """Clients that are at it now."""
-    training_slot: int | None
-    coming: tuple[Coming, ...]
+    figures: Figures | None = None
+    """What dashboard and report show too; None before the run has begun."""
+    rounds: int = 0
+    """Rounds done."""
+    accuracy: float | None = None
+    """The last that was measured."""
+    training: tuple[str, ...] = ()
+    """Clients that train now."""
+    training_slot: int | None = None
+    coming: tuple[Coming, ...] = ()
     """The next rounds, as planned now."""
-    clients: Mapping[str, Mapping[str, int]]
+    clients: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Client -> outcome -> how often."""
-    replans: int
-    events: tuple[tuple[str, str, str], ...]
+    replans: int = 0
+    events: tuple[tuple[str, str, str], ...] = ()
     """The last warnings and errors: time, level, message; the newest first."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the status as JSON holds it."""
         return asdict(self) | {
+            "about": KINDS[self.kind].sentence,
             "coming": [asdict(one) | {"at": iso(one.at)} for one in self.coming],
             "events": [{"at": at, "level": level, "message": message} for at, level, message in self.events],
         }
 
 
 def read_status(folder: str | Path) -> LiveStatus:
-    """Read-only; the run need not run."""
+    """Return the status of a run, read-only; the run need not be running."""
     where = Path(folder)
     if not Run.begun(where):
         return _prepared(where)
-    with Run.open(where, read_only=True) as run:
+    with Run.open(where, read_only=True) as run, damage(run.path), run.one_moment():
         ledger, journal = run.ledger, run.journal
         spent, budget = ledger.spent_kg(), ledger.budget_kg or 0.0
-        outcomes: dict[str, Counter[str]] = {}
+        plan = plan_from_dict(run.plan, f"The plan of the run in {where}")
+        figures = run.queries.figures(run.queries.in_force(plan, done=run.status == "done", spent_kg=spent))
+        outcomes: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for one in journal.attempts():
-            outcomes.setdefault(one.client, Counter())[one.outcome] += 1
+            outcomes[one.client][one.outcome] += 1
         rounds = list(run.rounds())
         open_slot = journal.get("open")
         stands: Stands = run.status
@@ -86,12 +95,14 @@ def read_status(folder: str | Path) -> LiveStatus:
         events = [(at, level, message) for at, level, _, message in run.events() if level != "info"]
         return LiveStatus(
             folder=str(where),
+            kind=run.kind,
             stands="interrupted" if stands == "running" and not running else stands,
             synthetic=bool(run.plan.get("synthetic")),
             budget_kg=budget,
             spent_kg=spent,
-            held_kg=ledger.unsettled_kg(),
+            held_kg=figures.unsettled_kg,
             left_kg=budget - spent,
+            figures=figures,
             rounds=len(rounds),
             accuracy=next((done.accuracy for done in reversed(rounds) if done.accuracy is not None), None),
             training=tuple(one.client for one in journal.attempts(slot=open_slot, outcome="running"))
@@ -106,27 +117,14 @@ def read_status(folder: str | Path) -> LiveStatus:
 
 
 def _prepared(where: Path) -> LiveStatus:
-    """A folder whose run has not begun."""
+    """Return the status of a folder whose run has not begun."""
     if not is_live(where):
         raise SlackwaterError(
             f"There is no live run in {where}. Start one with: slackwater run scenario.toml --app DIR --out {where}"
         )
-    plan = json.loads((where / PLAN).read_text(encoding="utf-8"))
-    budget = float(plan["budget_kg"])
+    plan = Plan.load(where / PLAN)
+    budget = plan.problem.budget_kg
     return LiveStatus(
-        folder=str(where),
-        stands="prepared",
-        synthetic=bool(plan["synthetic"]),
-        budget_kg=budget,
-        spent_kg=0.0,
-        held_kg=0.0,
-        left_kg=budget,
-        rounds=0,
-        accuracy=None,
-        training=(),
-        training_slot=None,
-        coming=(),
-        clients={},
-        replans=0,
-        events=(),
-    )
+        folder=str(where), kind=load_settings(where).kind, stands="prepared", synthetic=plan.problem.traces.synthetic,
+        budget_kg=budget, left_kg=budget,
+    )  # fmt: skip

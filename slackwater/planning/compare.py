@@ -53,7 +53,16 @@ def compare(
     solver: Solver = "exact",
     time_limit_s: float = 60.0,
 ) -> list[WhatIf]:
-    """Plan every combination, alphas outermost; an empty list stands for the problem's own value, budgets are in kg."""
+    """Plan every combination of fairness, slack and budget, and return a row for each.
+
+    Args:
+        problem: The problem whose settings are varied.
+        alphas: Fairness values, the outermost loop. Default: the problem's own.
+        slacks: Slacks in slots. Default: the problem's own.
+        budgets: Budgets in kg. Default: the problem's own.
+        solver: As for `plan`.
+        time_limit_s: Time limit of the MILP for each row, seconds.
+    """
     own_slack = problem.horizon - problem.rounds
     lengths = _distinct(slacks, own_slack)
     _check_reach(problem, max(lengths))

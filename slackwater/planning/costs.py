@@ -1,19 +1,29 @@
-"""What training costs, factored so that a million clients need little memory: g = energy of a round x intensity."""
+"""What a round costs, factored so that a million clients need little memory: g = energy of a round x intensity."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+RoundCause = Literal["training", "network", "evaluation"]
+"""What a client-slot is charged for beside the idle draw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Costs:
     """g[client, slot] = energy_kwh[client] * intensity[row[client], slot], kg CO2e."""
 
-    energy_kwh: NDArray[np.float64]
-    """[client], what one round adds to the idle draw, PUE included."""
+    training_kwh: NDArray[np.float64]
+    """[client], what the training of one round adds to the idle draw, PUE included."""
+    network_kwh: NDArray[np.float64]
+    """[client], sending the model to the client and back in one round; 0 where that is not counted."""
+    evaluation_kwh: NDArray[np.float64]
+    """[client], evaluating on the client in one round, PUE included."""
+    energy_kwh: NDArray[np.float64] = field(init=False)
+    """[client], all that one round adds to the idle draw: training, network and evaluation."""
     idle_kwh: NDArray[np.float64]
     """[client], idle energy of one slot, PUE included."""
     row: NDArray[np.intp]
@@ -26,6 +36,19 @@ class Costs:
     """[mask, slot], whether clients with this mask can train."""
     server_kg: NDArray[np.float64] | None = None
     """[slot], charged once in each slot in which anyone trains; None where nothing is."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "energy_kwh", self.training_kwh + self.network_kwh + self.evaluation_kwh)
+
+    @property
+    def round_kwh(self) -> dict[RoundCause, NDArray[np.float64]]:
+        """Return cause -> kWh of one round [client]; training always, the others where a client has any."""
+        parts: dict[RoundCause, NDArray[np.float64]] = {"training": self.training_kwh}
+        if self.network_kwh.any():
+            parts["network"] = self.network_kwh
+        if self.evaluation_kwh.any():
+            parts["evaluation"] = self.evaluation_kwh
+        return parts
 
     @property
     def clients(self) -> int:
@@ -44,9 +67,11 @@ class Costs:
         np.maximum.at(peak, self.row, self.energy_kwh)
         return float((peak * self.intensity.max(axis=1)).max())
 
-    def dense(self, clients: slice | NDArray[np.intp] = slice(None)) -> NDArray[np.float64]:
-        """g[client, slot] of some clients, kg."""
-        return self.energy_kwh[clients, None] * self.intensity[self.row[clients]]
+    def dense(
+        self, clients: slice | NDArray[np.intp] = slice(None), *, kwh: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
+        """Return g[client, slot] of some clients, kg; with `kwh` [client], that of one part of a round."""
+        return (self.energy_kwh if kwh is None else kwh)[clients, None] * self.intensity[self.row[clients]]
 
     def idle_kg(self) -> NDArray[np.float64]:
         """[slot], idle emissions of all clients together."""

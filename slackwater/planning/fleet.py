@@ -155,8 +155,6 @@ class Fleet:
         for client in clients:
             if not isinstance(client, Client):
                 raise ScenarioError(f"clients must be a list of Client, or a Fleet; {client!r} is neither.")
-        if len(clients) == 0:
-            raise ScenarioError(_NONE)
         return cls.of(
             [c.zone for c in clients],
             names=[c.name for c in clients],

@@ -191,7 +191,7 @@ class _Race:
             task.positive = self._positive(model, task)
             model.for_value(task.positive)
             model.first_cuts()
-            relaxed = model.offset(task.positive) + model.unit * model.relax(self._left())
+            relaxed = model.offset(task.positive) + model.unit * model.relax(self.deadline)
             task.points = frozenset(model.points)
         if relaxed > -math.inf:
             task.bound = min(task.bound, relaxed)

@@ -16,10 +16,15 @@ from slackwater.errors import ScenarioError
 from slackwater.planning.emissions import Emissions, emissions
 from slackwater.planning.metrics import Metrics
 from slackwater.planning.problem import Problem
+from slackwater.units import iso
 
 DEFAULT_AGGREGATOR = "echo"
+ECHO_GAMMA, ECHO_MOST = 0.95, 3.0
+"""Discount a round, and the most by which `echo` makes a step longer: docs/auto.md. Training and its prediction share them."""
 OPTIMAL_GAP = 1e-9
 """Relative gap up to which a schedule is called optimal."""
+MEMORY_DTYPES = ("float32", "float16", "bfloat16")
+"""Types in which an aggregator can store clients' updates; the first keeps them as they come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,17 @@ class Plan:
     """For alpha = "max-min": the least utility of any client, kg, which comes first."""
     recommended: Recommendation | None = None
     """What to train it with; None unless the plan was made with `auto=True`."""
+
+    def __repr__(self) -> str:
+        """Show the certificate, the emissions and the schedule in three lines."""
+        problem, trained = self.problem, self.slots_per_client
+        return (
+            f"Plan: {self.status}, objective {self.objective:.6g} (at most {self.upper_bound:.6g}), {self.solver} solver\n"
+            f"  {self.emissions_kg:.4g} of {problem.budget_kg:.4g} kg, s = {self.end}, {iso(problem.first_slot)} to "
+            f"{iso(self.ends_at)}\n"
+            f"  {len(problem.fleet)} clients, {int(trained.sum())} client-slots ({trained.min()} to {trained.max()} each), "
+            f"window of {problem.fine_tune}"
+        )
 
     @property
     def aggregator(self) -> str:
@@ -106,7 +122,7 @@ class Plan:
 
     @property
     def emissions_kg(self) -> float:
-        """All emissions of the plan: training, idle and server, kg."""
+        """All emissions of the plan: training, idle, server, network and evaluation, kg."""
         return self.emissions.total_kg
 
     @cached_property

@@ -27,11 +27,19 @@ def plan(
     time_limit_s: float = 60.0,
     auto: bool = False,
 ) -> Plan:
-    """The best schedule of a problem, jointly over the matrix and s, or for a fixed s (`end`).
+    """Return the best schedule of a problem, with a proof of how good it is.
 
-    `exact` proves the optimum (a problem that ties clients together goes to the MILP). `greedy` buys the best gain per kg first and says
-    how far from the optimum it may be. `milp` is HiGHS on the same problem. `time_limit_s` is for the MILP. With `auto`, s, the problem's
-    `fine_tune`, `recall` and `alpha` are chosen by how well the schedule would train, as is the aggregator: see `Plan.recommended`.
+    Args:
+        problem: Clients, intensity, budget and settings.
+        end: The end time s to plan for. Default: the best of all.
+        solver: "exact" proves the optimum (with `max_parallel` or a server by the MILP). "greedy" takes the largest gain
+            per kg first and bounds its distance to the optimum. "milp" solves the same problem with HiGHS.
+        time_limit_s: Time limit of the MILP, seconds.
+        auto: Choose s, `fine_tune`, `recall`, `alpha` and the aggregator by how well the schedule would train; see
+            `Plan.recommended`.
+
+    Raises:
+        InfeasibleError: No schedule fits; the error has the least budget that would do.
     """
     if solver not in get_args(Solver):
         raise ScenarioError(f"solver must be one of {', '.join(get_args(Solver))}, not {solver!r}.")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from numbers import Real
@@ -20,15 +19,23 @@ from slackwater.planning.availability import available_slots
 from slackwater.planning.costs import Costs
 from slackwater.planning.fleet import Client, Fleet
 from slackwater.planning.utility import Alpha, Utility
+from slackwater.registry import unknown_key
 from slackwater.units import energy_kwh, iso, utc
 
 Window = Literal["all", "available"]
+NETWORK_KWH_PER_GB = 0.01
+"""Electricity of sending 1 GB over fixed networks. Aslan et al. (2018, doi:10.1111/jiec.12630) estimate 0.06 kWh/GB for
+2015, halving about every two years: 0.01 kWh/GB is that trend in 2020. docs/planning.md has its limits."""
+_WAYS = 2
+"""The model goes to a client and comes back."""
+_MB_PER_GB = 1000
+_MOST_MODEL_MB = 1e7
 _MINUTES_PER_HOUR = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """What runs beside the clients in every slot in which anyone trains: server and network."""
+    """What runs beside the clients in every slot in which anyone trains."""
 
     zone: str
     power_w: float
@@ -75,6 +82,12 @@ class Problem:
     server: Server | None = None
     server_kg: ArrayLike | None = None
     """[slot], kg charged in each slot in which anyone trains; instead of `server`."""
+    model_mb: float | None = None
+    """Size of the model in MB (10^6 bytes), which is sent to a client and back in each of its slots; None: not counted."""
+    network_kwh_per_gb: float = NETWORK_KWH_PER_GB
+    """Electricity of the network for a GB (10^9 bytes) sent; at the intensity of the client's zone, without PUE."""
+    evaluation_share: float = 0.0
+    """What evaluating on the clients draws, as a share of the energy of training."""
     available: ArrayLike | None = None
     """[client, slot], False where a client cannot train, besides its own `unavailable` periods."""
     earned_kg: ArrayLike | None = None
@@ -83,6 +96,8 @@ class Problem:
     """[client], how many slots before this horizon each last trained, for `recall`; None is not in living memory."""
     g_max_kg: float | None = None
     """What utilities are counted from where this horizon is the rest of a longer one; None is its dearest client-slot."""
+    reported_by: Mapping[str, str] = field(default_factory=dict)
+    """`organisation` and `preparer`, as the emissions report names them; planning does not look at it."""
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -113,6 +128,7 @@ class Problem:
             raise ScenarioError(f"window must be 'all' or 'available', not {self.window!r}.")
         if self.max_parallel is not None:
             put(self, "max_parallel", _whole("max_parallel", self.max_parallel, least=1))
+        self._check_overheads()
         if self.server is not None and self.server_kg is not None:
             raise ScenarioError("Give the server's zone and power, or its kg per slot, not both.")
         if self.server is not None and not isinstance(self.server, Server):
@@ -125,26 +141,32 @@ class Problem:
         _ = self.costs  # zones, availability and the reach of the traces are checked now, not when planning starts
         self._check_past()
 
+    def __repr__(self) -> str:
+        """Show size, time and budget on one line."""
+        return (
+            f"Problem({len(self.fleet)} clients, {self.rounds} rounds + {self.horizon - self.rounds} slack of "
+            f"{self.traces.slot_minutes} min from {iso(self.first_slot)}, {self.budget_kg:g} kg, alpha={self.alpha!r})"
+        )
+
     @classmethod
     def from_costs(
         cls,
         g_kg: ArrayLike,
         *,
-        rounds: int,
-        budget_kg: float,
-        slack: int = 0,
-        fine_tune: int = 1,
-        recall: int = 0,
-        alpha: Alpha = 0.1,
         names: Sequence[str] | None = None,
-        available: ArrayLike | None = None,
         min_slots: ArrayLike = 0,
         max_slots: ArrayLike | None = None,
-        server_kg: ArrayLike | None = None,
-        window: Window = "all",
-        max_parallel: int | None = None,
+        **settings: Any,
     ) -> Problem:
-        """A problem from carbon costs alone: g_kg[client, slot], kg."""
+        """Return a problem from carbon costs alone, without zones and times.
+
+        Args:
+            g_kg: [client, slot], what a client emits by training in a slot, kg.
+            names: Names of the clients. Default: they are numbered.
+            min_slots: Least number of slots before the window, for all clients or [client].
+            max_slots: Largest number of slots before the window, for all clients or [client].
+            settings: The other fields of a problem, such as `rounds`, `budget_kg`, `slack` and `alpha`.
+        """
         costs = _numbers("g_kg", g_kg)
         if costs.ndim != 2 or costs.size == 0:
             raise ScenarioError(f"g_kg must be a filled array [client, slot], not of shape {costs.shape}.")
@@ -162,16 +184,7 @@ class Problem:
                 factor="direct",
                 provenance=tuple(Provenance(zone=z, source="costs given as an array") for z in zones),
             ),
-            rounds=rounds,
-            budget_kg=budget_kg,
-            slack=slack,
-            fine_tune=fine_tune,
-            recall=recall,
-            alpha=alpha,
-            available=available,
-            server_kg=server_kg,
-            window=window,
-            max_parallel=max_parallel,
+            **settings,
         )
 
     def with_settings(self, **settings: Any) -> Problem:
@@ -182,9 +195,7 @@ class Problem:
         known = [field.name for field in fields(self)]
         for key in settings:
             if key not in known:
-                near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}."
-                raise ScenarioError(f"A problem has no setting {key!r}; {hint}")
+                raise ScenarioError(f"A problem has no setting {key!r}; {unknown_key(key, known)}")
         if settings.get("slack") is not None:
             settings.setdefault("deadline", None)
         elif settings.get("deadline", self.deadline) is not None:
@@ -236,8 +247,12 @@ class Problem:
         # A training slot costs what it adds to the idle draw, which is charged anyway.
         added = energy_kwh(fleet.power_w - fleet.idle_w, round_hours)  # type: ignore[arg-type]
         masks, mask = self._availability()
+        training = np.where(np.isnan(fleet.energy_kwh), added, fleet.energy_kwh) * fleet.pue
+        sent_gb = _WAYS * (self.model_mb or 0.0) / _MB_PER_GB
         return Costs(
-            energy_kwh=np.where(np.isnan(fleet.energy_kwh), added, fleet.energy_kwh) * fleet.pue,
+            training_kwh=training,
+            network_kwh=np.full(len(fleet), self.network_kwh_per_gb * sent_gb),
+            evaluation_kwh=self.evaluation_share * training,
             idle_kwh=energy_kwh(fleet.idle_w, hours) * fleet.pue,  # type: ignore[arg-type]
             row=which.reshape(-1).astype(np.intp),
             intensity=np.ascontiguousarray(traces.intensity[rows]),
@@ -259,6 +274,17 @@ class Problem:
     def slot_start(self, slot: int) -> datetime:
         """Start of a slot of the horizon (its end, for the number after the last)."""
         return self.first_slot + timedelta(minutes=self.traces.slot_minutes * slot)
+
+    def _check_overheads(self) -> None:
+        if self.model_mb is not None and not (_is_number(self.model_mb) and 0 < self.model_mb <= _MOST_MODEL_MB):
+            raise ScenarioError(
+                f"model_mb must be the size of the model in MB (10^6 bytes), above 0 and at most {_MOST_MODEL_MB:g}, not "
+                f"{self.model_mb!r}. Leave it out if the network is not to be counted."
+            )
+        for name in ("network_kwh_per_gb", "evaluation_share"):
+            value = getattr(self, name)
+            if not _is_number(value) or value < 0:
+                raise ScenarioError(f"{name} must be a number of at least 0, not {value!r}.")
 
     def _check_past(self) -> None:
         if self.earned_kg is not None:
@@ -351,6 +377,13 @@ class Problem:
                 f"server_kg must hold a finite cost, not below 0, for each of the {self.horizon} slots."
             )
         return fixed[: self.horizon]
+
+
+_NOT_SETTINGS = {
+    "clients", "traces", "budget_kg", "server", "server_kg", "available", "earned_kg", "trained_ago", "g_max_kg", "reported_by",
+}  # fmt: skip
+SETTINGS = tuple(one.name for one in fields(Problem) if one.name not in _NOT_SETTINGS)
+"""Fields that are a key of the scenario file, of the same name and in plain types; the plan file stores them as they are."""
 
 
 def _whole(name: str, value: Any, least: int) -> int:

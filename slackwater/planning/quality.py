@@ -15,15 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slackwater.planning.plan import Plan
+from slackwater.planning.plan import ECHO_GAMMA, ECHO_MOST, Plan
 
-GAMMA, MOST = 0.95, 3.0
-"""Of `echo`."""
 RATES = (0.9, 0.318, 0.112, 0.0398, 0.0141, 0.005)
 """Shares of the way that a round covers."""
 HETEROGENEITY = 0.1
 """Squared distance of a client's optimum from the mean of all, over that of the first model."""
-REMEMBERED = round(1 / (1 - GAMMA))
+REMEMBERED = round(1 / (1 - ECHO_GAMMA))
 """Rounds that `echo` remembers."""
 MOST_GROUPS = 64
 """Clients with the same slots are one group; of more groups than this, as many are taken, evenly by number of slots."""
@@ -87,14 +85,14 @@ def follow(
             model = model - np.tensordot(weights, stored[there], axes=1)
             continue
         length[there] = np.sqrt(_squares(stored[there], times, clients, heterogeneity) + own[there])
-        worth *= GAMMA
+        worth *= ECHO_GAMMA
         worth[there] = 1.0
         usual = float(times[there] @ length[there] / times[there].sum())
         weights = times * worth / float(times @ worth)
         weights = weights * np.minimum(1.0, usual / np.maximum(length, np.finfo(float).tiny))
         update = np.tensordot(weights, stored, axes=1)
         whole, shorter = float(weights @ length), math.sqrt(float(_squares(update, times, clients, heterogeneity)))
-        model = model - update * (min(MOST, whole / shorter) if shorter > 0 else 1.0)
+        model = model - update * (min(ECHO_MOST, whole / shorter) if shorter > 0 else 1.0)
     beta, rho = model[:, :-1], model[:, -1]
     return Quality(unlearned=float((rho**2).mean()), uneven=float(_spread(beta, times, clients).mean()))
 

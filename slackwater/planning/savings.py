@@ -81,6 +81,13 @@ class SavingsStudy:
     synthetic: bool
     provenance: tuple[Provenance, ...]
 
+    def __repr__(self) -> str:
+        """Show the setting and the mean saving over the zones on one line."""
+        return (
+            f"SavingsStudy({len(self.zones)} zones, {self.hours} h + {self.slack} h of slack, {len(self.starts)} starts: "
+            f"saves {np.nanmean(self.client.mean):.1%} on average)"
+        )
+
     @property
     def slack_hours(self) -> NDArray[np.float64]:
         """[slack], the slack of each column of the heat map, hours."""
@@ -110,10 +117,15 @@ class SavingsStudy:
 def study(
     traces: Traces, *, hours: int = 100, slack: int = 236, starts: int = 100, seed: int = 0, power_w: float = 300.0
 ) -> SavingsStudy:
-    """The paper's figures of slack (its section III) on any traces.
+    """Return what slack alone saves, by zone and by number of clients (section III of the paper).
 
-    The starts are drawn without repetition from all slots at which hours + slack still fits; where there are no more
-    than `starts` of those, each is taken once. A single start is the first slot.
+    Args:
+        traces: The intensity of the zones.
+        hours: Hours of training.
+        slack: Extra hours allowed.
+        starts: Random starts to average over, without repetition, from those that fit; 1 takes the first slot.
+        seed: Random seed of the starts.
+        power_w: Draw of a client, watts; only the kg depend on it.
     """
     train, extra = _slots("hours", hours, 1, traces), _slots("slack", slack, 0, traces)
     if starts < 1:

@@ -4,28 +4,59 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
-import tempfile
+import tomllib
 import zlib
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slackwater._version import __version__
-from slackwater.carbon.traces import Provenance, Traces
-from slackwater.errors import SlackwaterError
+from slackwater.atomic import write_whole as write_whole
+from slackwater.carbon.traces import Factor, Provenance, Traces
+from slackwater.errors import DataError, ScenarioError, SlackwaterError
 from slackwater.planning.fleet import NO_LIMIT, Fleet
 from slackwater.planning.plan import Plan, Recommendation
-from slackwater.planning.problem import Problem, Server
+from slackwater.planning.problem import SETTINGS, Problem, Server
 from slackwater.units import iso, utc
 
-FORMAT = 1
-"""Raised when a file of this version could not be read by an older one."""
+FORMAT = 2
+"""Raised when a file of this version could not be read by an older one.
+
+2: network and evaluation, which an older version would leave out of the costs. Plans without them are still written as 1.
+"""
+_FIRST_SETTINGS = ("rounds", "fine_tune", "alpha", "round_minutes", "window", "max_parallel")
+"""Every plan file has these. Settings that were added later keep their defaults when an older file is read."""
 _READABLE = 100_000
 """Arrays with more entries than this are packed."""
+LIMIT_VARIABLE = "SLACKWATER_MAX_PLAN_MB"
+_MB = 1_000_000
+_MOST_MB = 2_000
+"""A million clients over a year take 1,200."""
+_MOST_SLOTS = 10_000_000
+_HIGHEST = 1e30
+"""Of an intensity; costs that are given as such may be large, but their sum is finite."""
+_LONGEST_SAID = 300
+_LONGEST_SCENARIO = 10_000_000
+_CHUNK = 1 << 20
+_SQLITE = b"SQLite format 3\0"
+_DAMAGE = (
+    KeyError,
+    TypeError,
+    IndexError,
+    ValueError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    zlib.error,
+    DataError,
+)
+"""What comes of a plan in which something is not where it belongs. Errors of a problem's settings are ValueErrors."""
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
@@ -33,7 +64,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
     problem, traces = plan.problem, plan.problem.traces
     small = len(problem.fleet) * problem.horizon <= _READABLE
     return {
-        "format": FORMAT,
+        "format": FORMAT if problem.model_mb is not None or problem.evaluation_share else 1,
         "version": __version__,
         "status": plan.status,
         "message": plan.message,
@@ -42,6 +73,8 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "gap": plan.gap,
         "level": plan.level,
         "emissions_kg": plan.emissions_kg,
+        "emissions_by_cause_kg": plan.emissions.by_cause_kg,
+        "network_counted": problem.model_mb is not None,
         "budget_kg": problem.budget_kg,
         "seconds": plan.seconds,
         "solver": plan.solver,
@@ -57,17 +90,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
             for name, value in plan.metrics.to_dict().items()
         },
         "problem": {
-            "rounds": problem.rounds,
-            "slack": problem.horizon - problem.rounds,
-            "deadline": problem.deadline and iso(utc(problem.deadline)),
-            "fine_tune": problem.fine_tune,
-            "recall": problem.recall,
-            "alpha": problem.alpha,
-            "start": iso(problem.first_slot),
-            "slot_minutes": traces.slot_minutes,
-            "round_minutes": problem.round_minutes,
-            "window": problem.window,
-            "max_parallel": problem.max_parallel,
+            **_settings(problem),
             "server": None
             if problem.server is None
             else {"zone": problem.server.zone, "power_w": problem.server.power_w, "pue": problem.server.pue},
@@ -83,7 +106,21 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
             "zones": list(traces.zones),
             "values": _array(traces.window(problem.first_slot, problem.horizon).intensity),
         },
+        **({"report": dict(problem.reported_by)} if problem.reported_by else {}),
         **({} if plan.recommended is None else {"recommended": asdict(plan.recommended)}),
+    }
+
+
+def _settings(problem: Problem) -> dict[str, Any]:
+    stored: dict[str, Any] = {}
+    for name in SETTINGS:
+        stored[name] = getattr(problem, name)
+        if name == "start":  # in this place since the first version of the format
+            stored["slot_minutes"] = problem.traces.slot_minutes
+    return stored | {
+        "slack": problem.horizon - problem.rounds,
+        "deadline": problem.deadline and iso(utc(problem.deadline)),
+        "start": iso(problem.first_slot),
     }
 
 
@@ -93,16 +130,38 @@ def save_plan(plan: Plan, path: Path) -> None:
 
 
 def load_plan(path: Path) -> Plan:
-    """Read a plan that was saved; its emissions and metrics are counted anew."""
+    """Read a plan that was saved; its emissions and metrics are counted anew.
+
+    Raises:
+        SlackwaterError: The file is missing, damaged, something else than a plan, or too large when it is unpacked.
+    """
+    most = most_bytes()
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = bytearray()
+            while len(content) <= most and (piece := file.read(_CHUNK)):
+                content += piece
     except FileNotFoundError:
         raise SlackwaterError(
             f"There is no plan at {path}. Make one with: slackwater plan scenario.toml --out DIR"
         ) from None
     except IsADirectoryError:
         return load_plan(path / "plan.json")
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except OSError as error:
+        raise SlackwaterError(f"{path} cannot be read as a plan: {error.strerror or error}.") from None
+    if len(content) > most:
+        raise _too_large(str(path), max(path.stat().st_size, len(content)), most)
+    if content.startswith(_SQLITE):
+        raise SlackwaterError(
+            f"{path} is the file of a run, not a plan. Show the run with: slackwater report {path.parent}"
+        )
+    try:
+        data = json.loads(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        if _is_scenario(path, content):
+            raise SlackwaterError(
+                f"{path} is a scenario, not a plan. First run: slackwater plan {path} --out run"
+            ) from None
         raise SlackwaterError(f"{path} cannot be read as a plan: {error}. Plan again to replace it.") from None
     return plan_from_dict(data, str(path))
 
@@ -110,42 +169,52 @@ def load_plan(path: Path) -> Plan:
 def plan_from_dict(data: Any, source: str) -> Plan:
     """The plan that `plan_to_dict` described; `source` is what errors call it."""
     if not isinstance(data, dict) or "format" not in data:
-        raise SlackwaterError(f"{source} is not a plan made by Slackwater: it has no format number.")
+        raise SlackwaterError(
+            f"{source} is not a plan made by Slackwater: it has no format number. "
+            "Plan again with: slackwater plan scenario.toml --out DIR"
+        )
     if not isinstance(data["format"], int):
         raise SlackwaterError(
-            f"{source} is damaged: its format is {data['format']!r}, not a number. Plan again to replace it."
+            f"{source} is damaged: its format is {data['format']!r:.40}, not a number. Plan again to replace it."
         )
     if data["format"] > FORMAT:
         raise SlackwaterError(
-            f"{source} was made by Slackwater {data.get('version')}, a newer version than this one ({__version__}). "
+            f"{source} was made by Slackwater {data.get('version')!s:.40}, a newer version than this one ({__version__}). "
             "Upgrade with: pip install --upgrade slackwater"
         )
     try:
-        return _plan(data)
-    except (KeyError, TypeError, IndexError, ValueError, zlib.error) as error:
+        return _plan(data, _Unpacking(source, most_bytes()))
+    except _DAMAGE as error:
+        said = f"{type(error).__name__}: {error}"
         raise SlackwaterError(
-            f"{source} is damaged ({type(error).__name__}: {error}). Plan again to replace it."
+            f"{source} is damaged ({said if len(said) < _LONGEST_SAID else said[:_LONGEST_SAID] + ' ..'}). Plan again to "
+            "replace it."
         ) from None
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file atomically, making its folder."""
-    part: str | None = None
+def most_bytes() -> int:
+    """Return how much memory a plan may take when it is unpacked, by $SLACKWATER_MAX_PLAN_MB."""
+    text = os.environ.get(LIMIT_VARIABLE, "").strip() or str(_MOST_MB)
+    if not (text.isascii() and text.isdigit() and len(text) < 10) or int(text) == 0:
+        raise ScenarioError(f"{LIMIT_VARIABLE} is {text!r:.40}; give a whole number of megabytes, like {_MOST_MB}.")
+    return int(text) * _MB
+
+
+def _too_large(source: str, needed: int, most: int) -> SlackwaterError:
+    return SlackwaterError(
+        f"{source} would take {needed / _MB:,.0f} MB of memory, more than the {most // _MB:,} MB that a plan may take. If "
+        f"you know where it is from, allow more: {LIMIT_VARIABLE}={-(-needed // _MB)}"
+    )
+
+
+def _is_scenario(path: Path, content: bytearray) -> bool:
+    if path.suffix.lower() == ".toml":
+        return True
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("wb", dir=path.parent, suffix=".tmp", delete=False) as file:
-            part = file.name
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except OSError as error:
-        raise SlackwaterError(
-            f"{path} cannot be written: {error.strerror or error}. What was there is unchanged."
-        ) from None
-    finally:
-        if part is not None:
-            Path(part).unlink(missing_ok=True)
+        found = tomllib.loads(content.decode("utf-8-sig")) if len(content) < _LONGEST_SCENARIO else {}
+    except (ValueError, RecursionError):
+        return False
+    return not found.keys().isdisjoint(("client", "budget_kg", "rounds"))
 
 
 def _clients(fleet: Fleet) -> Any:
@@ -166,15 +235,61 @@ def _clients(fleet: Fleet) -> Any:
 _COLUMNS = ("power_w", "idle_w", "pue", "energy_kwh", "min_slots", "max_slots")
 
 
-def _fleet(data: Any) -> Fleet:
+class _Unpacking:
+    """Unpacks the arrays of one plan, and adds up what they take.
+
+    Zeros are packed to a thousandth, so a file of some megabytes can claim to hold gigabytes. Every array has a shape that
+    follows from the rest of the plan, and is unpacked only if that is its own and if there is room for it.
+    """
+
+    def __init__(self, source: str, most: int) -> None:
+        self._source, self._most, self._taken = source, most, 0
+
+    def take(self, count: int) -> None:
+        """Count bytes; raise an error if that is too much for one plan."""
+        self._taken += count
+        if self._taken > self._most:
+            raise _too_large(self._source, self._taken, self._most)
+
+    def array(self, data: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return an array of this shape from a list or from its packed form."""
+        if not isinstance(data, dict):
+            self.take(8 * math.prod(shape))
+            found = np.array(data, dtype=np.float64)
+            if found.shape != shape:
+                raise ValueError(f"an array of shape {found.shape} where {shape} belongs")
+            return found
+        if not isinstance(data["dtype"], str) or tuple(data["shape"]) != shape:
+            raise ValueError(f"a packed array of shape {data['shape']!r:.40} where {shape} belongs")
+        dtype = np.dtype(data["dtype"])
+        if dtype.kind not in "fiub":
+            raise ValueError(f"a packed array of {dtype} where numbers belong")
+        size = math.prod(shape) * dtype.itemsize
+        self.take(size)
+        unpacker = zlib.decompressobj()
+        raw = unpacker.decompress(base64.b64decode(data["zlib"], validate=True), size + 1)
+        if len(raw) != size or not unpacker.eof:
+            raise ValueError(f"a packed array has another length than the {size:,} bytes of its shape")
+        return np.frombuffer(raw, dtype=dtype).reshape(shape)
+
+    def bits(self, data: Any, rows: int, slots: int) -> NDArray[np.uint8]:
+        """Return [row, ceil(slots / 8)], eight slots in a byte."""
+        found = self.array(data, (rows, (slots + 7) // 8))
+        if found.dtype != np.uint8 and (isinstance(data, dict) or not np.isin(found, range(256)).all()):
+            raise ValueError("an array of other numbers where bits belong")
+        return found.astype(np.uint8, copy=False)
+
+
+def _fleet(data: Any, unpacking: _Unpacking) -> Fleet:
     if isinstance(data, dict):
-        periods = {int(i): tuple(p) for i, p in data["unavailable"].items()}
-        columns = {key: _unarray(data[key]) for key in _COLUMNS}
-        return Fleet.of(data["zone"], names=data["names"], unavailable=periods, **columns)
+        names, zones = _texts(data["names"], "names"), _texts(data["zone"], "zone")
+        periods = {int(i): _texts(p, "unavailable") for i, p in data["unavailable"].items()}
+        columns = {key: unpacking.array(data[key], (len(zones),)) for key in _COLUMNS}
+        return Fleet.of(zones, names=names, unavailable=periods, **columns)
     return Fleet.of(
-        [c["zone"] for c in data],
-        names=[c["name"] for c in data],
-        unavailable={i: tuple(c["unavailable"]) for i, c in enumerate(data) if c["unavailable"]},
+        _texts([c["zone"] for c in data], "zone"),
+        names=_texts([c["name"] for c in data], "name"),
+        unavailable={i: _texts(c["unavailable"], "unavailable") for i, c in enumerate(data) if c["unavailable"]},
         power_w=[np.nan if c["power_w"] is None else c["power_w"] for c in data],
         energy_kwh=[np.nan if c["energy_kwh"] is None else c["energy_kwh"] for c in data],
         max_slots=[NO_LIMIT if c["max_slots"] is None else c["max_slots"] for c in data],
@@ -184,62 +299,129 @@ def _fleet(data: Any) -> Fleet:
     )
 
 
-def _plan(data: dict[str, Any]) -> Plan:
+def _plan(data: dict[str, Any], unpacking: _Unpacking) -> Plan:
     settings, intensity = data["problem"], data["intensity_kg_per_kwh"]
-    fleet = _fleet(data["clients"])
-    horizon = settings["rounds"] + settings["slack"]
-    free = settings["available"]
-    problem = Problem(
-        clients=fleet,
-        traces=Traces(
-            zones=tuple(intensity["zones"]),
-            start=utc(settings["start"]),
-            intensity=_unarray(intensity["values"]).astype(np.float64),
-            factor=data["factor"],
-            slot_minutes=settings["slot_minutes"],
-            provenance=tuple(map(Provenance.from_dict, data["provenance"])),
-        ),
-        rounds=settings["rounds"],
-        budget_kg=data["budget_kg"],
-        slack=None if settings["deadline"] else settings["slack"],
-        deadline=settings["deadline"],
-        fine_tune=settings["fine_tune"],
-        recall=settings.get("recall", 0),  # plans made before there was one ask for none
-        alpha=settings["alpha"],
-        round_minutes=settings["round_minutes"],
-        window=settings["window"],
-        max_parallel=settings["max_parallel"],
-        server=Server(**settings["server"]) if settings["server"] else None,
-        server_kg=_unarray(settings["server_kg"]) if settings["server_kg"] else None,
-        available=np.unpackbits(_unarray(free).astype(np.uint8), axis=1, count=horizon) if free else None,
-    )
+    fleet = _fleet(data["clients"], unpacking)
+    horizon = _whole(settings, "rounds", least=1) + _whole(settings, "slack")
+    if len(data.get("slot_starts", range(horizon))) != horizon:
+        raise ValueError(f"{len(data['slot_starts']):,} slots are listed where rounds and slack make {horizon:,}")
+    # For every kind of availability there is a row of its own.
+    unpacking.take(horizon * len(set(fleet.unavailable.values())))
     matrix = data["matrix"]
-    packed = _unarray(matrix) if isinstance(matrix, dict) else np.packbits(_rows(matrix, horizon), axis=1)
-    if packed.shape != (len(fleet), (horizon + 7) // 8) or not 0 <= data["end"] <= settings["slack"]:
-        raise ValueError(f"a matrix of {packed.shape} bytes and s = {data['end']} do not fit the problem")
+    if isinstance(matrix, dict):
+        packed = unpacking.bits(matrix, len(fleet), horizon)
+    else:
+        rows = unpacking.array(matrix, (len(fleet), horizon))
+        if not np.isin(rows, (0, 1)).all():
+            raise ValueError("the matrix holds other numbers than 0 and 1")
+        packed = np.packbits(rows.astype(bool), axis=1)
+    problem = _problem(data, settings, intensity, fleet, horizon, unpacking)
+    end = _whole(data, "end")
+    if end > settings["slack"]:
+        raise ValueError(f"s = {end} is beyond the slack of {settings['slack']}")
+    if not isinstance(data["solver"], str):
+        raise TypeError(f"solver is {data['solver']!r:.40}, not text")
     return Plan(
         problem=problem,
-        end=data["end"],
+        end=end,
         packed=packed,
-        objective=data["objective"],
-        upper_bound=data["upper_bound"],
-        gap=data["gap"],
-        seconds=data["seconds"],
+        objective=_number(data, "objective"),
+        upper_bound=_number(data, "upper_bound"),
+        gap=_number(data, "gap"),
+        seconds=_number(data, "seconds"),
         solver=data["solver"],
-        level=data["level"],
+        level=None if data["level"] is None else _number(data, "level"),
         recommended=_recommendation(data.get("recommended")),  # plans made before there was one have none
     )
 
 
+def _problem(
+    data: dict[str, Any], settings: Any, intensity: Any, fleet: Fleet, horizon: int, unpacking: _Unpacking
+) -> Problem:
+    zones = _texts(intensity["zones"], "zones")
+    traces = Traces(
+        zones=zones,
+        start=utc(_text(settings, "start")),
+        intensity=unpacking.array(intensity["values"], (len(zones), horizon)).astype(np.float64, copy=False),
+        factor=data["factor"],
+        slot_minutes=_whole(settings, "slot_minutes", least=1),
+        provenance=tuple(map(Provenance.from_dict, data["provenance"])),
+    )
+    if traces.intensity.max(initial=0.0) > _HIGHEST:
+        raise ValueError(f"an intensity of {traces.intensity.max():g} kg/kWh")
+    if traces.factor not in get_args(Factor):
+        raise ValueError(f"factor is {traces.factor!r:.40}")
+    for known in traces.provenance:
+        if not (isinstance(known.zone, str) and isinstance(known.source, str) and isinstance(known.synthetic, bool)):
+            raise TypeError("the provenance of a zone is not of the documented form")
+        known.within(traces.start, traces.end)  # its hours are times
+    server, server_kg, free = settings["server"], settings["server_kg"], settings["available"]
+    available = None
+    if free:
+        unpacking.take(len(fleet) * horizon)
+        available = np.unpackbits(unpacking.bits(free, len(fleet), horizon), axis=1, count=horizon)
+    own = ("start", "slack", "deadline")
+    return Problem(
+        clients=fleet,
+        traces=traces,
+        budget_kg=data["budget_kg"],
+        slack=None if settings["deadline"] else settings["slack"],
+        deadline=settings["deadline"],
+        **{
+            name: settings[name]
+            for name in SETTINGS
+            if name in _FIRST_SETTINGS or (name in settings and name not in own)
+        },
+        server=Server(**server) if server else None,
+        server_kg=unpacking.array(server_kg, (_length(server_kg),)) if server_kg else None,
+        available=available,
+        reported_by={str(name): str(text) for name, text in dict(data.get("report", {})).items()},
+    )
+
+
+def _length(array: Any) -> int:
+    """Return the length of an array, a list or packed, which may be longer than the horizon."""
+    return _whole(dict(enumerate(array["shape"])), 0) if isinstance(array, dict) else len(array)
+
+
+def _whole(data: Mapping[Any, Any], key: Any, least: int = 0) -> int:
+    value = data[key]
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST_SLOTS:
+        raise ValueError(f"{key} is {value!r:.40}, not a whole number from {least} to {_MOST_SLOTS}")
+    return value
+
+
+def _number(data: Mapping[str, Any], key: str) -> float:
+    value = data[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{key} is {value!r:.40}, not a number")
+    return value
+
+
+def _text(data: Mapping[str, Any], key: str) -> str:
+    if not isinstance(data[key], str):
+        raise TypeError(f"{key} is {data[key]!r:.40}, not text")
+    return str(data[key])
+
+
+def _texts(values: Any, what: str) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise TypeError(f"{what} must be a list of texts")
+    return tuple(values)
+
+
 def _recommendation(data: Any) -> Recommendation | None:
-    return None if data is None else Recommendation(**{**data, "why": tuple(data["why"])})
-
-
-def _rows(matrix: list[list[int]], horizon: int) -> NDArray[np.bool_]:
-    rows = np.array(matrix, dtype=bool)
-    if rows.ndim != 2 or rows.shape[1] != horizon:
-        raise ValueError(f"a matrix of shape {rows.shape} for {horizon} slots")
-    return rows
+    if data is None:
+        return None
+    if not isinstance(data["settings"], dict):
+        raise TypeError(f"what is recommended is {data['settings']!r:.40}, not settings by name")
+    json.dumps(data["settings"], allow_nan=False)
+    return Recommendation(
+        aggregator=_text(data, "aggregator"),
+        settings=data["settings"],
+        error=_number(data, "error"),
+        why=_texts(data["why"], "why"),
+    )
 
 
 def _array(values: NDArray[Any]) -> Any:
@@ -254,9 +436,3 @@ def _packed(values: NDArray[Any]) -> dict[str, Any]:
         "shape": raw.shape,
         "zlib": base64.b64encode(zlib.compress(raw.tobytes(), 1)).decode(),
     }
-
-
-def _unarray(data: Any) -> NDArray[Any]:
-    if not isinstance(data, dict):
-        return np.array(data)
-    return np.frombuffer(zlib.decompress(base64.b64decode(data["zlib"])), dtype=data["dtype"]).reshape(data["shape"])

@@ -14,6 +14,7 @@ reach are no smaller towards 0 slots. With p = reach(m) the cut meets f at both 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable
 
 import numpy as np
@@ -214,17 +215,20 @@ class Fair(Rows):
                 new |= self.cut(i, [u[i]], plain=bool(n[i] != self._strength(i, u[i])[1]))
         return new
 
-    def relax(self, deadline_s: float) -> float:
-        """Bound from the relaxation, cut where it is above the utilities; leaves more cuts near its optimum."""
+    def relax(self, deadline: float) -> float:
+        """Return the bound of the relaxation, cut where it is above the utilities; leave more cuts near its optimum.
+
+        All relaxations together have until `deadline`, a time of `time.perf_counter`.
+        """
         bound = math.inf
         u = np.zeros(len(self.active))
         for _ in range(_RELAXATIONS):
-            outcome = self.model.solve(seconds=deadline_s, relaxed=True)
+            outcome = self.model.solve(seconds=deadline - time.perf_counter(), relaxed=True)
             if outcome.infeasible:
                 return -math.inf
             gained = bound - outcome.bound
             bound = min(bound, outcome.bound)
-            if outcome.columns is None or gained < 1e-6:
+            if outcome.columns is None or gained < 1e-6 or time.perf_counter() >= deadline:
                 break
             u, n, z = (outcome.columns[c] for c in (self.u, self.n, self.z))
             new = False

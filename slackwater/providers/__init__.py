@@ -1,4 +1,4 @@
-"""Carbon intensity from its providers: one verb, a cache on disk, and every value with its origin."""
+"""Carbon intensity from its providers, through a cache on disk; every value has its origin."""
 
 from slackwater.providers.base import Context, Provider, Source
 from slackwater.providers.cache import Cache
@@ -13,21 +13,6 @@ from slackwater.providers.registry import make_provider, provider_names
 from slackwater.providers.values import Answer, Reading
 
 __all__ = [
-    "Answer",
-    "Cache",
-    "Cached",
-    "Chain",
-    "Client",
-    "Context",
-    "Intake",
-    "Keys",
-    "Provider",
-    "ProviderError",
-    "Reading",
-    "Source",
-    "forecast",
-    "make_provider",
-    "provider_names",
-    "to_traces",
-    "traces",
-]
+    "Answer", "Cache", "Cached", "Chain", "Client", "Context", "Intake", "Keys", "Provider", "ProviderError",
+    "Reading", "Source", "forecast", "make_provider", "provider_names", "to_traces", "traces",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a provider's refusal means, in our words with its own in brackets."""
+"""Say what a provider's error status means, with its own words in brackets."""
 
 from __future__ import annotations
 
@@ -6,20 +6,12 @@ import json
 import re
 from typing import Any
 
-from slackwater.providers.errors import (
-    ForbiddenError,
-    NotFoundError,
-    ProviderError,
-    RefusedError,
-    UnauthorisedError,
-)
+from slackwater.providers.errors import ForbiddenError, NotFoundError, ProviderError, RefusedError, UnauthorisedError
 from slackwater.providers.keys import variable
-
-_LONGEST = 160
 
 
 def failure(provider: str, status: int, said: str, detail: str) -> ProviderError:
-    """The error of a 4xx that no repetition would cure."""
+    """Return the error of a 4xx that no retry would cure."""
     if status == 401:
         return UnauthorisedError(
             f"{provider} does not accept the key ({said}). Check {variable(provider)} or the keyring file."
@@ -35,16 +27,16 @@ def failure(provider: str, status: int, said: str, detail: str) -> ProviderError
 
 
 def said_by(body: bytes) -> str:
-    """The message in the body of an error: JSON's error or message, XML's text; nothing of a web page."""
+    """Return the message in the body of an error, uncut: JSON's error or message, XML's text; nothing of a web page."""
     text = body.decode("utf-8", errors="replace").strip()
     try:
-        return _in_json(json.loads(text))[:_LONGEST]
+        return _in_json(json.loads(text))
     except (ValueError, RecursionError):
         pass
     found = re.search(r"<(?:\w+:)?text>([^<]*)<", text)
     if found:
-        return found[1].strip()[:_LONGEST]
-    return "" if text.startswith("<") else text.splitlines()[0][:_LONGEST] if text else ""
+        return found[1].strip()
+    return "" if text.startswith("<") else text.splitlines()[0] if text else ""
 
 
 def _in_json(data: Any) -> str:

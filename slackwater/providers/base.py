@@ -1,12 +1,13 @@
-"""What a provider is: one verb, `fetch`, and beneath it `read`, the only method that a new one has to write."""
+"""The base of all providers: callers use `fetch`, and a new provider only writes `read`."""
 
 from __future__ import annotations
 
+import math
 import os
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -17,8 +18,8 @@ from slackwater.providers.errors import BadAnswerError, NotOfferedError, NoValue
 from slackwater.providers.http import Client
 from slackwater.providers.intake import Intake
 from slackwater.providers.keys import Keys
-from slackwater.providers.values import ASKED, Answer, Asked, ceil_hour, floor_hour, merged
-from slackwater.units import iso, utc
+from slackwater.providers.values import ASKED, Answer, Asked, merged
+from slackwater.units import ceil_hour, floor_hour, iso, utc
 
 LOOPBACK_VARIABLE = "SLACKWATER_LOOPBACK_HTTP"
 REST = timedelta(minutes=1)
@@ -30,7 +31,7 @@ class Context:
     """What a provider is made with."""
 
     factor: Factor = "lifecycle"
-    """What is asked for; a provider that does not have it gives its own, and says so in every reading."""
+    """What is asked for. A provider without it gives its own, and every reading says so."""
     option: str = ""
     """What follows the colon of a name like `files:data/ci`."""
     client: Client = field(default_factory=Client)
@@ -44,27 +45,20 @@ class Context:
     def usual(
         cls, *, factor: Factor = "lifecycle", folder: Path | None = None, max_requests: int | None = None
     ) -> Context:
-        """From the environment: SLACKWATER_URL_<PROVIDER> gives another address."""
-        loopback = os.environ.get(LOOPBACK_VARIABLE, "0") not in ("", "0")
-        client = (
-            Client(loopback_http=loopback)
-            if max_requests is None
-            else Client(loopback_http=loopback, max_requests=max_requests)
-        )
+        """Return a context from the environment: SLACKWATER_URL_<PROVIDER> gives another address."""
+        client = Client(loopback_http=os.environ.get(LOOPBACK_VARIABLE, "0") not in ("", "0"))
+        if max_requests is not None:  # the user fetches months, and waits for them
+            client.max_requests, client.max_seconds = max_requests, math.inf
         start = "SLACKWATER_URL_"
         addresses = {name[len(start) :].lower(): url for name, url in os.environ.items() if name.startswith(start)}
         return cls(factor=factor, client=client, folder=folder or Path(), addresses=addresses)
-
-    def with_option(self, option: str) -> Context:
-        """The same with another option."""
-        return replace(self, option=option)
 
 
 class Source(Protocol):
     """Anything that can be asked: a provider, a provider behind a cache, or several in a row."""
 
     def fetch(self, zones: Sequence[str], start: datetime, end: datetime, kind: Asked) -> Answer:
-        """Readings of zones over [start, end), which is widened to full hours."""
+        """Return the readings of zones over [start, end), which is widened to full hours."""
         ...
 
 
@@ -83,19 +77,19 @@ class Provider(ABC):
 
     @property
     def source(self) -> str:
-        """How readings name their origin."""
+        """Return how readings name their origin."""
         return self.name
 
     def covers(self, zone: str) -> bool:
-        """Whether it makes sense to ask for a zone."""
+        """Return whether to ask for a zone at all."""
         return bool(zone)
 
     @abstractmethod
     def read(self, intake: Intake) -> None:
-        """Ask for the zone, range and kind of the intake, and add every value to it; what was added before an error stays."""
+        """Request the intake's zone, range and kind, and add every value to it; an error keeps what was added before."""
 
     def fetch(self, zones: Sequence[str], start: datetime, end: datetime, kind: Asked) -> Answer:
-        """Readings of zones over [start, end), which is widened to full hours. Failures are in the answer, not raised."""
+        """Return the readings of zones over [start, end), widened to full hours, and the failures by zone."""
         begin, stop = checked_range(zones, start, end, kind)
         return merged(self._fetch_zone(zone, begin, stop, kind) for zone in zones)
 
@@ -104,15 +98,9 @@ class Provider(ABC):
         if self._down and now < self._down[0]:
             return Answer(failures={zone: self._down[1]})
         intake = Intake(
-            source=self.source,
-            zone=zone,
-            start=start,
-            end=end,
-            kind=kind,
-            factor=self.factor,
-            fetched_at=now,
-            now=self.client.latest_now,
-        )
+            source=self.source, zone=zone, start=start, end=end, kind=kind, factor=self.factor, fetched_at=now,
+            now=self.client.latest_now, quoted=self.client.quoted,
+        )  # fmt: skip
         error: ProviderError | None = None
         try:
             self._check_offer(zone, kind)
@@ -122,14 +110,17 @@ class Provider(ABC):
                 raise NoValuesError(
                     f"{self.source} has no usable {kind} values of {zone} from {iso(start)} to {iso(end)}."
                 )
+        except ScenarioError:
+            raise
         except ProviderError as trouble:
             error = trouble
-            self._down = (now + REST, trouble) if trouble.whole else None
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as surprise:
-            if isinstance(surprise, ScenarioError):
-                raise
+            # From now on, not from the start of the request, which may have taken minutes.
+            self._down = (self.client.now() + REST, trouble) if trouble.whole else None
+        except Exception as surprise:  # whatever an answer can provoke must not end a run
             error = bad_shape(self.source, zone, surprise)
-        notes = intake.notes
+        if error is not None:
+            error.args = (self.client.clean(str(error)), *error.args[1:])
+        notes = tuple(self.client.clean(note) for note in intake.notes)
         gap = self.client.clock_gap
         if gap:
             notes += (f"{self.source}: its clock is {_length(abs(gap))} {'ahead of' if gap > timedelta(0) else 'behind'} "
@@ -138,23 +129,22 @@ class Provider(ABC):
 
     def _check_offer(self, zone: str, kind: Asked) -> None:
         if kind not in self.kinds:
-            raise NotOfferedError(
-                f"{self.name} has no {kind} values of intensity, only {' and '.join(self.kinds)} ones."
-            )
+            kinds = " and ".join(self.kinds)
+            raise NotOfferedError(f"{self.name} has no {kind} values of intensity, only {kinds} ones.")
         if not self.covers(zone):
             raise NotOfferedError(f"{self.name} does not have the zone {zone}.")
 
     def address(self, usual: str) -> str:
-        """Where to ask."""
+        """Return where to ask."""
         return self.context.addresses.get(self.name, usual).rstrip("/")
 
     def key(self) -> str:
-        """The provider's key, which from now on is hidden in every text."""
+        """Return the provider's key, which from now on is hidden in every text."""
         return self.client.hide(self.context.keys.get(self.name))
 
 
 def bad_shape(source: str, zone: str, surprise: Exception) -> ProviderError:
-    """The error of an answer in which something is not where it belongs."""
+    """Return the error of an answer that is not of the documented form."""
     # Type and place only: the text of such an error may hold a piece of the answer.
     place = traceback.extract_tb(surprise.__traceback__)[-1]
     return BadAnswerError(
@@ -164,7 +154,7 @@ def bad_shape(source: str, zone: str, surprise: Exception) -> ProviderError:
 
 
 def checked_range(zones: Sequence[str], start: datetime, end: datetime, kind: Asked) -> tuple[datetime, datetime]:
-    """The range in full hours; mistakes in a request are refused."""
+    """Return the range in full hours; raise ScenarioError for a mistake in the request."""
     if isinstance(zones, str):
         raise ScenarioError(f"zones is the text {zones!r}; give a list, like [{zones!r}].")
     if not zones:
@@ -178,13 +168,9 @@ def checked_range(zones: Sequence[str], start: datetime, end: datetime, kind: As
 
 
 def pieces(start: datetime, end: datetime, longest: timedelta) -> list[tuple[datetime, datetime]]:
-    """[start, end) in pieces of at most `longest`."""
-    found = []
-    while start < end:
-        stop = min(start + longest, end)
-        found.append((start, stop))
-        start = stop
-    return found
+    """Return [start, end) in pieces of at most `longest`."""
+    starts = [start + i * longest for i in range(-(-(end - start) // longest))]
+    return [(begin, min(begin + longest, end)) for begin in starts]
 
 
 def _length(gap: timedelta) -> str:

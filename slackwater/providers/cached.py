@@ -1,4 +1,4 @@
-"""A provider behind the cache: asks only for what is not known or may have changed, and serves old values if it must."""
+"""A provider behind the cache: fetch only what is unknown or may have changed, and serve old values if it fails."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from slackwater.providers.base import Provider, checked_range
-from slackwater.providers.cache import Cache, CacheError, Place, Request
-from slackwater.providers.errors import ProviderError
-from slackwater.providers.values import Answer, Asked, Reading, ceil_hour, floor_hour, merged, missing_hours
-from slackwater.units import iso
+from slackwater.providers.cache import Cache, CacheError, Place, Request, issue_of
+from slackwater.providers.errors import NoValuesError
+from slackwater.providers.values import UNPUBLISHED, Answer, Asked, Reading, merged, missing_hours
+from slackwater.units import ceil_hour, floor_hour, iso
 
 FRESH = timedelta(minutes=30)
 """A forecast, or an actual value that may still be revised, is asked for again after so long."""
@@ -22,13 +22,13 @@ _AHEAD = timedelta(minutes=5)
 
 
 class Cached:
-    """The same verb, `fetch`."""
+    """Fetch from a provider through the cache."""
 
     def __init__(self, provider: Provider, cache: Cache) -> None:
         self.provider, self.cache = provider, cache
 
     def fetch(self, zones: Sequence[str], start: datetime, end: datetime, kind: Asked) -> Answer:
-        """Readings from the cache and, for what it lacks, from the provider."""
+        """Return readings from the cache and, for what it lacks, from the provider."""
         begin, stop = checked_range(zones, start, end, kind)
         return merged(self._zone(zone, begin, stop, kind) for zone in zones)
 
@@ -47,8 +47,15 @@ class Cached:
         answer = self.provider.fetch([zone], wanted[0], wanted[1], kind)
         notes = [*answer.notes, *self._keep(place, answer, wanted, now)]
         error = answer.failures.get(zone)
+        if isinstance(error, NoValuesError) and kind == "actual" and known and known[-1].end > now - UNPUBLISHED:
+            error = None  # the hours since the last value are not published yet
         fetched = {reading.start: reading for reading in answer.readings}
-        old = [_marked(reading, now, error) for reading in known if not _overlapped(reading, fetched)]
+        begin, stop = wanted
+        old = [
+            replace(reading, stale=True) if error and not is_fresh(reading, now) else reading
+            for reading in known
+            if reading.end <= begin or reading.start >= stop or not _overlapped(reading, fetched)
+        ]
         readings = tuple(sorted((*old, *answer.readings), key=lambda reading: reading.start))
         stale = [reading for reading in old if reading.stale]
         if stale and error:
@@ -65,6 +72,8 @@ class Cached:
         request = Request(start=wanted[0], end=wanted[1], answered_at=now) if error is None else None
         try:
             self.cache.store(place, answer.readings, request)
+            if (issue := issue_of(answer.readings)) is not None:
+                self.cache.keep_issue(place, issue)
         except CacheError as trouble:
             return [f"What was fetched is not kept: {trouble}"]
         return []
@@ -72,7 +81,7 @@ class Cached:
     def _wanted(
         self, fresh: list[Reading], start: datetime, end: datetime, kind: Asked, now: datetime
     ) -> tuple[datetime, datetime] | None:
-        """One range around all that is to be asked for: one request is better than several short ones."""
+        """Return one range around all that is to be fetched: one request is better than several short ones."""
         if kind == "actual":
             end = min(end, ceil_hour(now))
         else:
@@ -82,17 +91,13 @@ class Cached:
 
 
 def is_fresh(reading: Reading, now: datetime) -> bool:
-    """Whether a value need not be asked for again."""
+    """Return whether a value need not be fetched again."""
     if reading.fetched_at > now + _AHEAD:
         return False  # a clock was wrong when it was fetched
     settled = {"actual": SETTLED, "estimated": SETTLED_ESTIMATE}.get(reading.kind)
     if settled is not None and reading.fetched_at >= reading.end + settled:
         return True
     return now - reading.fetched_at < FRESH
-
-
-def _marked(reading: Reading, now: datetime, error: ProviderError | None) -> Reading:
-    return replace(reading, stale=True) if error and not is_fresh(reading, now) else reading
 
 
 def _overlapped(reading: Reading, fetched: dict[datetime, Reading]) -> bool:
@@ -107,7 +112,6 @@ def _overlapped(reading: Reading, fetched: dict[datetime, Reading]) -> bool:
 
 
 def _just_asked(last: Request | None, wanted: tuple[datetime, datetime], now: datetime) -> bool:
-    """Whether the provider was asked for this a moment ago and had no more."""
-    if last is None or not timedelta(0) <= now - last.answered_at < FRESH:
-        return False
-    return last.start <= wanted[0] and wanted[1] <= last.end
+    """Return whether the provider was asked for this a moment ago and had no more."""
+    recent = last is not None and timedelta(0) <= now - last.answered_at < FRESH
+    return last is not None and recent and last.start <= wanted[0] and wanted[1] <= last.end

@@ -1,4 +1,4 @@
-"""Several providers in a row, per zone: the first one that has an hour gives it."""
+"""Several providers by priority, per zone: the first one that has an hour gives it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from slackwater.errors import ScenarioError
 from slackwater.providers.base import Context, Provider, Source, checked_range
 from slackwater.providers.cache import Cache
 from slackwater.providers.cached import Cached
-from slackwater.providers.errors import NotOfferedError, ProviderError
+from slackwater.providers.errors import NotOfferedError, NoValuesError, ProviderError, ThrottledError, UnavailableError
 from slackwater.providers.registry import make_provider, usual_providers
-from slackwater.providers.values import Answer, Asked, Reading, ceil_hour, floor_hour, merged, missing_hours
+from slackwater.providers.values import UNPUBLISHED, Answer, Asked, Reading, merged, missing_hours
+from slackwater.units import ceil_hour, floor_hour
 
 Names = str | Sequence[str] | Mapping[str, Sequence[str]]
 """One provider, several in order of priority, or those by zone; "*" stands for all other zones."""
@@ -20,17 +21,12 @@ OTHERS = "*"
 
 
 class Chain:
-    """Providers by priority. Old values from the cache come last, after every provider was asked for new ones."""
+    """Ask providers by priority. Old values from the cache come last, after every provider was asked for new ones."""
 
     def __init__(
-        self,
-        providers: Names | None = None,
-        *,
-        context: Context,
-        cache: Cache | None = None,
-        mix_factors: bool = False,
+        self, providers: Names | None = None, *, context: Context, cache: Cache | None = None, mix_factors: bool = False
     ) -> None:
-        """`mix_factors` lets in providers that have another factor than the context's."""
+        """Make the providers; `mix_factors` allows those that have another factor than the context's."""
         if context.factor == "mixed":
             raise ScenarioError("factor is 'mixed'; ask for the one that is wanted most, and for mix_factors.")
         self._mix = mix_factors
@@ -45,13 +41,15 @@ class Chain:
         }
 
     def fetch(self, zones: Sequence[str], start: datetime, end: datetime, kind: Asked) -> Answer:
-        """Readings of zones over [start, end); a zone fails if none of its providers has a value of it."""
+        """Return the readings of zones over [start, end); a zone fails if none of its providers has a value."""
         begin, stop = checked_range(zones, start, end, kind)
         # Nobody has actual values of what is to come, so nobody is asked for them; nor for forecasts of what was.
         now = self._now()
         begin, stop = (begin, min(stop, ceil_hour(now))) if kind == "actual" else (max(begin, floor_hour(now)), stop)
         if begin >= stop:
-            return Answer(failures={zone: _wrong_time(zone, kind) for zone in zones})
+            why = "are still to come. Ask for forecasts" if kind == "actual" else "are past. Ask for actual values"
+            wrong = "The hours of {} that were asked for {}."
+            return Answer(failures={zone: NotOfferedError(wrong.format(zone, why)) for zone in zones})
         return merged(self._zone(zone, begin, stop, kind) for zone in zones)
 
     def _zone(self, zone: str, start: datetime, end: datetime, kind: Asked) -> Answer:
@@ -65,7 +63,10 @@ class Chain:
             if not missing:
                 break
             if provider.factor != self._wanted and not self._mix:
-                errors.append(_other_factor(provider, self._wanted))
+                errors.append(NotOfferedError(
+                    f"{provider.name} gives {provider.factor} intensity, and {self._wanted} was asked for; the two are not "
+                    f"mixed unless asked for (mix_factors). Ask for {provider.factor}, or name another provider."
+                ))  # fmt: skip
                 continue
             answer = self._sources[provider].fetch([zone], missing[0], missing[-1] + timedelta(hours=1), kind)
             notes += answer.notes
@@ -77,8 +78,14 @@ class Chain:
         readings = tuple(reading for hour in sorted(kept) for reading in kept[hour])
         if not readings:
             return Answer(notes=tuple(notes), failures={zone: _nobody(zone, kind, providers, errors)})
-        # Not for providers that never have this zone or kind: that is why there are several.
-        notes += [str(error) for error in errors if not isinstance(error, NotOfferedError) and _unsaid(error, notes)]
+        # No note for a provider that never has this zone or kind, nor for hours that nobody has published or forecast yet.
+        pending = kind == "forecast" or not missing or missing[0] >= self._now() - UNPUBLISHED
+        usual = (NotOfferedError, NoValuesError) if pending else NotOfferedError
+        notes += [
+            str(error)
+            for error in errors
+            if not isinstance(error, usual) and not any(str(error) in note for note in notes)
+        ]
         return Answer(readings=readings, notes=tuple(notes))
 
 
@@ -94,13 +101,10 @@ def _by_zone(providers: Names | None, context: Context) -> dict[str, tuple[str, 
 
 
 def _take(
-    kept: dict[datetime, list[Reading]],
-    readings: Iterable[Reading],
-    missing: set[datetime],
-    *,
+    kept: dict[datetime, list[Reading]], readings: Iterable[Reading], missing: set[datetime], *,
     earlier_first: bool = False,
-) -> None:
-    """Put readings into the hours that are missing; an hour is one provider's, whoever has more of it."""
+) -> None:  # fmt: skip
+    """Put readings into the missing hours; an hour is of one provider, the one that has more of it."""
     by_hour: dict[datetime, list[Reading]] = {}
     for reading in readings:
         by_hour.setdefault(floor_hour(reading.start), []).append(reading)
@@ -114,19 +118,6 @@ def _minutes(readings: Sequence[Reading]) -> int:
     return sum(reading.minutes for reading in readings)
 
 
-def _other_factor(provider: Provider, wanted: Factor) -> NotOfferedError:
-    return NotOfferedError(
-        f"{provider.name} gives {provider.factor} intensity, and {wanted} was asked for; the two are not mixed unless "
-        f"asked for (mix_factors). Ask for {provider.factor}, or name another provider."
-    )
-
-
-def _wrong_time(zone: str, kind: Asked) -> NotOfferedError:
-    if kind == "actual":
-        return NotOfferedError(f"The hours of {zone} that were asked for are still to come. Ask for forecasts.")
-    return NotOfferedError(f"The hours of {zone} that were asked for are past. Ask for actual values.")
-
-
 def _nobody(zone: str, kind: Asked, providers: Sequence[Provider], errors: Sequence[ProviderError]) -> ProviderError:
     if not providers:
         return ProviderError(
@@ -135,8 +126,5 @@ def _nobody(zone: str, kind: Asked, providers: Sequence[Provider], errors: Seque
     if len(errors) == 1:
         return errors[0]
     reasons = " ".join(dict.fromkeys(str(error) for error in errors))
-    return ProviderError(f"No provider has {kind} values of {zone}. {reasons}")
-
-
-def _unsaid(error: ProviderError, notes: Sequence[str]) -> bool:
-    return not any(str(error) in note for note in notes)
+    down = any(isinstance(error, UnavailableError | ThrottledError) for error in errors)
+    return (UnavailableError if down else ProviderError)(f"No provider has {kind} values of {zone}. {reasons}")

@@ -1,4 +1,4 @@
-"""What the cache holds: runs of readings that follow each other, by zone, source and kind."""
+"""What the cache holds: runs of consecutive readings, by zone, source and kind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Cover:
 
 
 def coverage(readings: Iterable[Reading]) -> list[Cover]:
-    """Readings, each source's in order of time, as covers by zone, source, factor and kind."""
+    """Return readings, each source's in order of time, as covers by zone, source, factor and kind."""
     groups: dict[tuple[str, str, Factor, Kind], list[Reading]] = {}
     for reading in readings:
         groups.setdefault((reading.zone, reading.source, reading.factor, reading.kind), []).append(reading)
@@ -52,12 +52,8 @@ def _cover(readings: list[Reading]) -> Cover:
     minutes = sum(reading.minutes for reading in readings)
     first = readings[0]
     return Cover(
-        zone=first.zone,
-        source=first.source,
-        factor=first.factor,
-        kind=first.kind,
-        runs=tuple(runs),
+        zone=first.zone, source=first.source, factor=first.factor, kind=first.kind, runs=tuple(runs),
         hours=minutes / 60,
         mean_kg_per_kwh=sum(reading.kg_per_kwh * reading.minutes for reading in readings) / minutes,
         fetched_at=max(reading.fetched_at for reading in readings),
-    )
+    )  # fmt: skip

@@ -28,11 +28,11 @@ class Eia(Provider):
     kinds = ("actual",)
 
     def covers(self, zone: str) -> bool:
-        """The contiguous United States."""
+        """Return whether the zone is in the contiguous United States."""
         return respondent(zone) is not None
 
     def read(self, intake: Intake) -> None:
-        """Page by page."""
+        """Read page by page."""
         mix = Mix(EIA_FUELS)
         try:
             self._read_pages(intake, mix)
@@ -62,7 +62,7 @@ class Eia(Provider):
             rows = page["data"]
             for row in rows:
                 end = datetime.strptime(row["period"], "%Y-%m-%dT%H").replace(tzinfo=UTC)
-                mix.add(str(row["fueltype"]), end - timedelta(hours=1), 60, row["value"])
+                mix.add(self.client.clean(str(row["fueltype"]))[:12], end - timedelta(hours=1), 60, row["value"])
             total = int(page["total"])
             offset += len(rows)
             if not rows:
@@ -70,7 +70,7 @@ class Eia(Provider):
 
 
 def respondent(zone: str) -> str | None:
-    """EIA's code of a zone, or None."""
+    """Return EIA's code of a zone, or None."""
     if zone == "US":
         return "US48"
     match = _AUTHORITY.fullmatch(zone)

@@ -10,10 +10,10 @@ from typing import Any
 
 from slackwater.errors import ScenarioError
 from slackwater.providers.base import Context, Provider, pieces
-from slackwater.providers.errors import BadAnswerError, NoValuesError, ProviderError
+from slackwater.providers.errors import BadAnswerError, ForbiddenError, NoValuesError, ProviderError, UnauthorisedError
 from slackwater.providers.intake import Intake
-from slackwater.providers.values import HOUR, floor_hour
-from slackwater.units import iso
+from slackwater.providers.values import HOUR
+from slackwater.units import floor_hour, iso
 
 ADDRESS = "https://api.electricitymaps.com"
 VERSIONS = ("v3", "v4")
@@ -36,18 +36,27 @@ class ElectricityMaps(Provider):
 
     @property
     def source(self) -> str:
-        """With its version, if it is not the usual one."""
+        """Return the name, with the version if it is not the default."""
         return self.name if self.version == "v3" else f"{self.name} {self.version}"
 
     def read(self, intake: Intake) -> None:
-        """Forecast, or `history` and `latest` for what is recent and `past-range` for what is older."""
+        """Read `forecast`, or `history` and `latest` for recent values and `past-range` for older ones."""
         now = self.client.latest_now()
         if intake.kind == "forecast":
             self._read_forecast(intake, now)
         elif intake.start >= floor_hour(now) - HISTORY + HOUR:
             self._read_recent(intake, now)
         else:
-            self._read_past(intake, now)
+            try:
+                self._read_past(intake, now)
+            except (ForbiddenError, UnauthorisedError) as refused:
+                if intake.readings or intake.end <= floor_hour(now) - HISTORY + HOUR:
+                    raise
+                try:  # every plan has the last 24 hours; a wrong key is rejected there too
+                    self._read_recent(intake, now)
+                except ProviderError:
+                    raise refused from None
+                intake.note("the key's plan has the last 24 hours only; older values are not asked for.")
 
     def _read_forecast(self, intake: Intake, now: datetime) -> None:
         needed = (intake.end - floor_hour(now)) / HOUR
@@ -75,14 +84,14 @@ class ElectricityMaps(Provider):
         given = row.get("emissionFactorType")
         if given not in (None, intake.factor):
             raise BadAnswerError(
-                f"{self.source} gives {given} intensity of {intake.zone} where {intake.factor} was asked for; it is not "
-                "used, since the two must not be mixed."
+                f"{self.source} gives {self.client.clean(str(given))[:40]} intensity of {intake.zone} where "
+                f"{intake.factor} was asked for; it is not used, since the two must not be mixed."
             )
         estimated = bool(row.get("isEstimated")) or row.get("estimationMethod") is not None
         intake.add(row["datetime"], 60, _value(row), kind="estimated" if estimated else "actual")
 
     def _get(self, what: str, zone: str, **query: str) -> Any:
-        # Without it, an unknown zone is answered with the zone that our own address lies in; both spellings exist.
+        # Without these, the answer for an unknown zone is that of our own address; both spellings exist.
         query |= {"disableCallerLookup": "true", "shouldUseFallbackCallerLookup": "false"}
         page = self.client.get_json(
             self.name,
@@ -90,21 +99,17 @@ class ElectricityMaps(Provider):
             {"zone": zone, "emissionFactorType": self.factor, **query},
             {"auth-token": self.key()},
         )
-        _refuse_other_zone(self.source, zone, page)
+        if page.get("status") == "no-data":
+            raise NoValuesError(f"{self.source} has no data of {zone}.")
+        if "error" in page and len(page) == 1:
+            raise ProviderError(f"{self.source} answers with an error for {zone}.")
+        got = page.get("zone")
+        if got is not None and got != zone:
+            raise BadAnswerError(
+                f"{self.source} answers for the zone {self.client.quoted(got, 24)} where {zone} was asked for: it fell "
+                f"back to the caller's own zone, so it does not know {zone}. The values are not used."
+            )
         return page
-
-
-def _refuse_other_zone(source: str, zone: str, page: Any) -> None:
-    if page.get("status") == "no-data":
-        raise NoValuesError(f"{source} has no data of {zone}.")
-    if "error" in page and len(page) == 1:
-        raise ProviderError(f"{source} answers with an error for {zone}.")
-    got = page.get("zone")
-    if got is not None and got != zone:
-        raise BadAnswerError(
-            f"{source} answers for the zone {str(got)[:24]!r} where {zone} was asked for: it fell back to the caller's "
-            f"own zone, so it does not know {zone}. The values are not used."
-        )
 
 
 def _rows(page: Any, *names: str) -> Any:

@@ -30,11 +30,11 @@ class EnergyCharts(Provider):
     factors = ("lifecycle",)
 
     def covers(self, zone: str) -> bool:
-        """European countries."""
+        """Return whether the zone is a European country."""
         return zone in COUNTRIES
 
     def read(self, intake: Intake) -> None:
-        """Both series come in one answer; each is taken only as what it is."""
+        """Read the series of the kind that was asked for; an answer holds both."""
         wanted = "co2eq" if intake.kind == "actual" else "co2eq_forecast"
         for start, end in pieces(intake.start, intake.end, LONGEST_RANGE):
             page = self.client.get_json(
@@ -55,6 +55,6 @@ class EnergyCharts(Provider):
 
 
 def _step_minutes(seconds: list[int]) -> int:
-    """The commonest distance; a quarter of an hour where there is a single value."""
+    """Return the commonest distance; a quarter of an hour for a single value."""
     distances = Counter((later - earlier) // 60 for earlier, later in pairwise(seconds))
     return distances.most_common(1)[0][0] if distances else 15

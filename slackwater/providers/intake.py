@@ -1,4 +1,4 @@
-"""The door for a provider's values: every oddity is recognised here, counted, and said in one sentence."""
+"""Check a provider's values: every oddity is recognised, counted, and reported in one sentence."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from slackwater.carbon.checks import HIGHEST_G_PER_KWH
 from slackwater.carbon.series import minute_of
 from slackwater.carbon.traces import Factor
 from slackwater.providers.errors import BadAnswerError
-from slackwater.providers.values import Asked, Kind, Reading
+from slackwater.providers.values import UNPUBLISHED, Asked, Kind, Reading
 from slackwater.units import iso, kg_per_kwh
 
 STEPS = (5, 10, 15, 20, 30, 60)
 _EARLY = timedelta(minutes=5)
 """An actual value may start so much after our clock: clocks differ, and its first minutes are measured already."""
+_OLDEST_ISSUE, _LATEST_ISSUE = timedelta(days=30), timedelta(days=1)
+"""A forecast that was made longer ago, or later than now by more than clocks differ, was made at an unknown time."""
 _ODDITIES = {
     "null": "null",
     "text": "no numbers",
@@ -30,50 +32,43 @@ _ODDITIES = {
 
 
 class Intake:
-    """Takes the values of one zone for one request and keeps those that can be used."""
+    """Take the values of one zone for one request, and keep those that can be used."""
 
     def __init__(
-        self,
-        *,
-        source: str,
-        zone: str,
-        start: datetime,
-        end: datetime,
-        kind: Asked,
-        factor: Factor,
-        fetched_at: datetime,
-        now: Callable[[], datetime],
-    ) -> None:
+        self, *, source: str, zone: str, start: datetime, end: datetime, kind: Asked, factor: Factor,
+        fetched_at: datetime, now: Callable[[], datetime], quoted: Callable[[object], str] = repr,
+    ) -> None:  # fmt: skip
+        """Take values from `start` to `end`; `quoted` shows a value of the answer without any key in it."""
         self.source, self.zone, self.start, self.end, self.kind = source, zone, start, end, kind
         self.factor: Factor = factor
         self.fetched_at = fetched_at
-        self._now = now
+        self._now, self._quoted = now, quoted
         self._readings: dict[datetime, Reading] = {}
-        self._odd: Counter[str] = Counter()
-        self._seen = 0
-        self._notes: list[str] = []
+        self._odd, self._seen = Counter[str](), 0
+        self._nulls, self._notes = list[datetime](), list[str]()
 
     def add(
-        self,
-        start: datetime | str | float,
-        minutes: int,
-        g_per_kwh: object,
-        *,
-        kind: Kind | None = None,
+        self, start: datetime | str | float, minutes: int, g_per_kwh: object, *, kind: Kind | None = None,
         issued_at: datetime | str | None = None,
-    ) -> None:
-        """One value over [start, start + minutes); `start` is a time, ISO 8601 text or seconds since 1970."""
+    ) -> None:  # fmt: skip
+        """Add one value over [start, start + minutes); `start` is a time, ISO 8601 text or seconds since 1970."""
         if minutes not in STEPS:
-            raise BadAnswerError(f"{self.source} gives values of {minutes} minutes; known are {STEPS}.")
+            raise BadAnswerError(f"{self.source} gives values of {self._quoted(minutes)} minutes; known are {STEPS}.")
         begin = self.time(start)
         if not self.start <= begin < self.end:
             return  # providers round a range to their own blocks
         self._seen += 1
         kind = kind or self.kind
         odd = self._oddity(begin, minutes, g_per_kwh, kind)
+        if odd == "null":
+            self._nulls.append(begin)
+            return
         if odd:
             self._odd[odd] += 1
             return
+        issued = None if issued_at is None else self.time(issued_at)
+        if issued is not None and not -_OLDEST_ISSUE < issued - self.fetched_at < _LATEST_ISSUE:
+            issued = None  # what the provider says cannot be true
         self._readings[begin] = Reading(
             zone=self.zone,
             start=begin,
@@ -83,11 +78,11 @@ class Intake:
             factor=self.factor,
             source=self.source,
             fetched_at=self.fetched_at,
-            issued_at=None if issued_at is None else self.time(issued_at),
+            issued_at=issued,
         )
 
     def time(self, value: datetime | str | float) -> datetime:
-        """A time of the answer, aware UTC."""
+        """Return a time of the answer, aware UTC."""
         try:
             if isinstance(value, datetime):
                 when = value
@@ -95,29 +90,32 @@ class Intake:
                 when = datetime.fromisoformat(value)
             else:
                 when = datetime.fromtimestamp(value, tz=UTC)
+            if when.tzinfo is not None:
+                return when.astimezone(UTC)
         except (TypeError, ValueError, OverflowError, OSError):
             raise BadAnswerError(
-                f"{self.source} gives {str(value)[:40]!r} for {self.zone} where a time belongs."
+                f"{self.source} gives {self._quoted(value)} for {self.zone} where a time belongs."
             ) from None
-        if when.tzinfo is None:
-            raise BadAnswerError(f"{self.source} gives the time {value!s:.40} for {self.zone} without a zone.")
-        return when.astimezone(UTC)
+        raise BadAnswerError(f"{self.source} gives the time {self._quoted(value)} for {self.zone} without a zone.")
 
     def note(self, text: str) -> None:
-        """Something the user should know."""
+        """Add a note for the user."""
         self._notes.append(f"{self.source}, {self.zone}: {text}")
 
     @property
     def readings(self) -> tuple[Reading, ...]:
-        """What can be used, in order of time."""
+        """Return the usable values, in order of time."""
         return tuple(self._readings[start] for start in sorted(self._readings))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was odd."""
+        """Return the notes, with a sentence about every oddity."""
         told = list(self._notes)
+        # Nulls after the last value are hours that are not published yet, or beyond a forecast's reach: nothing odd.
+        last = max(self._readings, default=self._now() - UNPUBLISHED if self.kind == "actual" else self.end)
+        odd = self._odd + Counter({"null": sum(begin < last for begin in self._nulls)})
         for oddity, text in _ODDITIES.items():
-            if count := self._odd[oddity]:
+            if count := odd[oddity]:
                 told.append(f"{self.source}, {self.zone}: {count:,} of {self._seen:,} values are {text}; left out.")
         estimated = [reading for reading in self._readings.values() if reading.kind == "estimated"]
         if estimated:
@@ -131,12 +129,14 @@ class Intake:
     def _oddity(self, begin: datetime, minutes: int, value: object, kind: Kind) -> str | None:
         if value is None:
             return "null"
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             return "text"
         if value < 0:
             return "minus one" if value == -1 else "negative"
-        if value > HIGHEST_G_PER_KWH:
-            return "absurd"
+        if value > HIGHEST_G_PER_KWH:  # an integer may be too large to become a float
+            return "absurd" if value != math.inf else "text"
+        if math.isnan(value):
+            return "text"
         if begin.second or begin.microsecond or minute_of(begin) % minutes:
             return "off"
         if self.kind == "actual":

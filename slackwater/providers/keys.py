@@ -1,4 +1,4 @@
-"""Keys: from the environment or a keyring file that only its owner can read. They never leave here but in a request."""
+"""Keys of providers, from the environment or from a keyring file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE_VARIABLE = "SLACKWATER_KEYS"
 
 
 class Keys:
-    """Looks keys up by the name of their provider. Its repr shows none."""
+    """Look keys up by the name of their provider; the repr shows none."""
 
     def __init__(self, environment: Mapping[str, str] | None = None, file: Path | None = None) -> None:
         self._environment = os.environ if environment is None else environment
@@ -26,7 +26,7 @@ class Keys:
         return f"Keys({str(self._file)!r})"
 
     def get(self, provider: str) -> str:
-        """The key of a provider."""
+        """Return the key of a provider."""
         found = self.find(provider)
         if found is None:
             raise MissingKeyError(
@@ -36,7 +36,7 @@ class Keys:
         return found
 
     def find(self, provider: str) -> str | None:
-        """The same, or None."""
+        """Return the key of a provider, or None."""
         key = (self._environment.get(variable(provider)) or self._from_file().get(provider) or "").strip()
         if not key:
             return None
@@ -52,12 +52,12 @@ class Keys:
 
 
 def variable(provider: str) -> str:
-    """The environment variable of a provider's key."""
+    """Return the environment variable of a provider's key."""
     return f"SLACKWATER_KEY_{re.sub('[^A-Z0-9]', '_', provider.upper())}"
 
 
 def keyring_file(environment: Mapping[str, str]) -> Path:
-    """$SLACKWATER_KEYS, else slackwater/keys.toml in the user's configuration."""
+    """Return $SLACKWATER_KEYS, else slackwater/keys.toml in the user's configuration."""
     if named := environment.get(FILE_VARIABLE):
         return Path(named).expanduser()
     base = environment.get("XDG_CONFIG_HOME")
@@ -74,7 +74,7 @@ def _read(file: Path) -> dict[str, str]:
         return {}
     except OSError as error:
         raise ScenarioError(f"The keyring {file} cannot be read: {error.strerror or error}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         # Only where, not what: the parser's words may repeat the line, and a key is in it.
         where = re.search(r"at line \d+", str(error))
         raise ScenarioError(

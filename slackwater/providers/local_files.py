@@ -1,4 +1,4 @@
-"""Files as a provider, so that they can stand in a row with others: `files:data/ci`."""
+"""Files as a provider, to combine with others: `files:data/ci`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slackwater.units import G_PER_KG
 
 
 class LocalFiles(Provider):
-    """The CSV files that `--data` takes. What a file holds is taken as actual; it is read anew each time, not cached."""
+    """Read the CSV files that `--data` takes, as actual values; they are read every time, not cached."""
 
     name = "files"
     factors = ("lifecycle", "direct")
@@ -31,7 +31,7 @@ class LocalFiles(Provider):
         self._series: dict[str, ZoneSeries] = {}
 
     def read(self, intake: Intake) -> None:
-        """A gap in a file is a missing value like any other."""
+        """Add all values of a zone; a gap is a missing value."""
         series = self._zone(intake.zone)
         if intake.factor not in series.intensity:
             raise ProviderError(f"There is no {intake.factor} intensity of {intake.zone} in {self._path}.")

@@ -13,14 +13,12 @@ from slackwater.providers.intake import Intake
 
 MAJOR = 0.02
 """A fuel with at least this share of the generation must be there in a slot; without it the intensity would be wrong."""
-
-
 _MAY_BE_ABSENT = ("solar", "storage")
 """Solar is often left out at night and storage while it is filled, where their absence is right."""
 
 
 class Mix:
-    """Gathers generation of one zone, then pours the intensity into an intake."""
+    """Collect the generation of one zone, then add the intensity to an intake."""
 
     def __init__(self, fuels: Mapping[str, str]) -> None:
         self._fuels = fuels
@@ -29,11 +27,11 @@ class Mix:
         self._negative: Counter[str] = Counter()
 
     def add(self, code: str, start: datetime, minutes: int, power: object) -> None:
-        """Mean power or energy of a fuel over a step; the unit does not matter, as long as it is one."""
+        """Add the mean power or energy of a fuel over a step, in any unit, always the same."""
         first = minute_of(start)
         try:
             value = float(power)  # type: ignore[arg-type]  # EIA gives numbers as text
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             value = math.nan
         if not math.isfinite(value):
             self._empty.setdefault(code, set()).add(first)
@@ -45,7 +43,7 @@ class Mix:
         self._given.append((code, first, minutes, value))
 
     def pour(self, intake: Intake) -> None:
-        """The intensity of every slot that is complete; what was odd is noted."""
+        """Add the intensity of every complete slot to an intake, with notes about the others."""
         step = min((minutes for _, _, minutes, _ in self._given), default=60)
         slots: dict[int, dict[str, float]] = {}
         total: defaultdict[str, float] = defaultdict(float)
@@ -67,7 +65,7 @@ class Mix:
         self._tell(intake, incomplete, idle, len(slots))
 
     def _needed(self, total: Mapping[str, float]) -> set[str]:
-        """Fuels that a slot must have: those that matter, and those of which nothing but their absence is known."""
+        """Return the fuels that a slot must have: those with a share, and those that are always empty."""
         all_of_it = sum(total.values())
         major = {code for code, amount in total.items() if amount >= MAJOR * all_of_it}
         unheard = self._empty.keys() - total.keys()
@@ -87,7 +85,7 @@ class Mix:
                 intake.note(f"{counted.total():,} values of generation ({codes}) {text}.")
         unknown = {code for code, *_ in self._given} - self._fuels.keys()
         if unknown:
-            codes = ", ".join(sorted(code[:12] for code in unknown))
+            codes = ", ".join(sorted(unknown))
             intake.note(f"the fuel {codes} is not known; counted with the factor of unknown fuels.")
         if incomplete:
             intake.note(f"{incomplete:,} of {count:,} steps lack a fuel that matters, so they have no intensity yet.")

@@ -27,11 +27,11 @@ class Neso(Provider):
     factors = ("direct",)
 
     def covers(self, zone: str) -> bool:
-        """Great Britain and its regions."""
+        """Return whether the zone is Great Britain or one of its regions."""
         return zone == "GB" or region(zone) is not None
 
     def read(self, intake: Intake) -> None:
-        """National values have both fields; regions have forecasts alone."""
+        """Read actual values or forecasts; regions have forecasts only."""
         number = region(intake.zone)
         if number is not None:
             self._read_region(intake, number)
@@ -65,6 +65,6 @@ class Neso(Provider):
 
 
 def region(zone: str) -> int | None:
-    """The number of a British region, or None."""
+    """Return the number of a British region, or None."""
     match = _REGION.fullmatch(zone)
     return int(match[1]) if match and 1 <= int(match[1]) <= 17 else None

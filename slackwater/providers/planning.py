@@ -1,4 +1,4 @@
-"""From readings to what planning works on: `Traces` over slots, or a `Forecast`, with their origin told."""
+"""Turn readings into what planning works on: `Traces` over slots, or a `Forecast`."""
 
 from __future__ import annotations
 
@@ -8,28 +8,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slackwater.carbon.series import (
-    ZoneSeries,
-    describe_gaps,
-    fill,
-    gaps_of,
-    hours_in,
-    minute_of,
-    moment,
-    to_slots,
-)
-from slackwater.carbon.traces import Factor, Provenance, Traces
+from slackwater.carbon.series import ZoneSeries, check_slots, filled_slots, minute_of
+from slackwater.carbon.traces import Factor, Origin, Provenance, Traces, origins_of
 from slackwater.errors import DataError, ScenarioError
 from slackwater.providers.base import Context, Source, checked_range
 from slackwater.providers.cache import Cache
 from slackwater.providers.chain import Chain, Names
-from slackwater.providers.values import KINDS, Answer, Asked, Kind, Reading, floor_hour, merged
-from slackwater.units import iso
+from slackwater.providers.values import KINDS, Answer, Asked, Kind, Reading, merged
+from slackwater.units import floor_hour, iso
 
 if TYPE_CHECKING:
     from slackwater.forecasting.forecast import Forecast
@@ -41,23 +32,24 @@ _NAMED = 6
 
 
 def traces(
-    zones: Sequence[str],
-    start: datetime,
-    end: datetime,
-    *,
-    factor: Factor | None = None,
-    providers: Names | None = None,
-    cache: Cache | None = None,
-    mix_factors: bool = False,
-    kind: Asked | None = None,
-    slot_minutes: int = 60,
-    fill_hours: int = 0,
-    context: Context | None = None,
-) -> Traces:
-    """Intensity of zones over the slots of [start, end), from providers through the cache; life-cycle if nothing is said.
+    zones: Sequence[str], start: datetime, end: datetime, *, factor: Factor | None = None,
+    providers: Names | None = None, cache: Cache | None = None, mix_factors: bool = False,
+    kind: Asked | None = None, slot_minutes: int = 60, fill_hours: int = 0, context: Context | None = None,
+) -> Traces:  # fmt: skip
+    """Fetch the intensity of zones over the slots of [start, end), through the cache; warnings are logged.
 
-    Without `kind`, what is past is actual where it is known, and the rest is forecast. Gaps are errors, unless they are at
-    most `fill_hours` long. Everything odd is logged as a warning; each zone's provenance tells sources and kinds.
+    Args:
+        zones: Whose intensity, in the order of the traces.
+        start: Start of the first slot.
+        end: End of the last slot.
+        factor: Emission factor. Default: the context's, "lifecycle".
+        providers: Whom to ask. Default: those without a key, and those whose key is set.
+        cache: Default: the user's.
+        mix_factors: Let zones have different emission factors.
+        kind: Default: actual values where they are known, else forecasts.
+        slot_minutes: Length of a slot.
+        fill_hours: Longest gap to fill by a straight line.
+        context: Client, keys and addresses. Default: from the environment.
     """
     begin, stop = _slots(start, end, slot_minutes, fill_hours)
     context = context or Context.usual()
@@ -75,7 +67,7 @@ def traces(
 def fetch_kinds(
     source: Source, zones: Sequence[str], start: datetime, end: datetime, kind: Asked | None, now: datetime
 ) -> Answer:
-    """Readings of one kind; or of both: actual values, and forecasts of the hours that are not over."""
+    """Return readings of one kind; or of both: actual values, and forecasts of the hours that are not over."""
     if kind is not None:
         return source.fetch(zones, start, end, kind)
     asked: list[Answer] = []
@@ -88,113 +80,66 @@ def fetch_kinds(
 
 
 def to_traces(
-    answer: Answer,
-    zones: Sequence[str],
-    start: datetime,
-    end: datetime,
-    *,
-    mix_factors: bool = False,
-    slot_minutes: int = 60,
-    fill_hours: int = 0,
-) -> Traces:
-    """The readings of an answer as traces; an actual value goes before an estimate, and that before a forecast."""
+    answer: Answer, zones: Sequence[str], start: datetime, end: datetime, *, mix_factors: bool = False,
+    slot_minutes: int = 60, fill_hours: int = 0,
+) -> Traces:  # fmt: skip
+    """Return the readings of an answer as traces; actual values go before estimates, and these before forecasts."""
     begin, stop = minute_of(start), minute_of(end)
     rows: list[NDArray[np.float64]] = []
     provenance: list[Provenance] = []
     problems: list[str] = []
     used: list[Reading] = []
     for zone in zones:
-        chosen = _chosen(answer.of(zone), start, end)
+        chosen = best_readings(answer.of(zone), start, end)
         reason = f" {answer.failures[zone]}" if zone in answer.failures else ""
         if not chosen:
             problems.append(reason.strip() or f"There are no values of {zone} from {iso(start)} to {iso(end)}.")
             continue
         used += chosen
-        series = _series(zone, chosen, begin, stop)
-        factor = chosen[0].factor
-        gaps = gaps_of(series, factor)
-        short = [gap for gap in gaps if not gap.at_edge and gap.minutes <= 60 * fill_hours]
-        left = [gap for gap in gaps if gap not in short]
-        if left:
-            problems.append(describe_gaps(series, factor, left, begin, stop, fill_hours) + reason)
+        series = series_of(zone, chosen, begin, stop)
+        try:
+            row, filled = filled_slots(series, chosen[0].factor, begin, stop, slot_minutes, fill_hours)
+        except DataError as error:
+            problems.append(str(error) + reason)
             continue
-        filled = tuple(iso(moment(hour)) for hour in hours_in(short, begin, stop))
-        if filled:
-            logger.warning("Zone %s: filled %d hours by interpolation: %s.", zone, len(filled), ", ".join(filled))
-        rows.append(to_slots(series, fill(series.intensity[factor], short), begin, stop, slot_minutes))
-        provenance.append(
-            Provenance(
-                zone=zone,
-                source=describe(chosen),
-                filled_hours=filled,
-                estimated_hours=_hours_of(chosen, "estimated"),
-                forecast_hours=_hours_of(chosen, "forecast"),
-            )
-        )
+        rows.append(row)
+        provenance.append(Provenance(zone=zone, source=describe(chosen), filled_hours=filled, origins=origins(chosen)))
     mixed = refuse_mixed(used, mix_factors=mix_factors)
     if problems:
         raise DataError("\n".join(dict.fromkeys(problems)))
     return Traces(
-        zones=tuple(zones),
-        start=start,
-        intensity=np.array(rows),
-        factor=mixed,
-        slot_minutes=slot_minutes,
+        zones=tuple(zones), start=start, intensity=np.array(rows), factor=mixed, slot_minutes=slot_minutes,
         provenance=tuple(provenance),
-    )
+    )  # fmt: skip
 
 
-def forecast(
-    zones: Sequence[str],
-    start: datetime,
-    end: datetime,
-    *,
-    factor: Factor | None = None,
-    providers: Names | None = None,
-    cache: Cache | None = None,
-    mix_factors: bool = False,
-    slot_minutes: int = 60,
-    context: Context | None = None,
-) -> Forecast:
-    """The providers' own forecast. They give no range, so it is the mean itself, with a coverage of 0."""
+def forecast(zones: Sequence[str], start: datetime, end: datetime, **settings: Any) -> Forecast:
+    """Return the providers' own forecast, with settings as for `traces`.
+
+    Providers give no range, so it has the stated one (`intervals.stated`).
+    """
     from slackwater.forecasting.forecast import Forecast
+    from slackwater.forecasting.intervals import STATED_COVERAGE, stated
 
-    made = traces(
-        zones,
-        start,
-        end,
-        factor=factor,
-        providers=providers,
-        cache=cache,
-        mix_factors=mix_factors,
-        kind="forecast",
-        slot_minutes=slot_minutes,
-        context=context,
-    )
+    made = traces(zones, start, end, kind="forecast", **settings)
+    low, high = stated(made.intensity, made.slot_minutes)
     return Forecast(
-        zones=made.zones,
-        start=made.start,
-        mean=made.intensity,
-        low=made.intensity,
-        high=made.intensity,
-        coverage=0.0,
-        factor=made.factor,
-        source="; ".join(dict.fromkeys(one.source for one in made.provenance)),
-        slot_minutes=slot_minutes,
-    )
+        zones=made.zones, start=made.start, mean=made.intensity, low=low, high=high, coverage=STATED_COVERAGE,
+        factor=made.factor, source="; ".join(dict.fromkeys(one.source for one in made.provenance)),
+        slot_minutes=made.slot_minutes, origins=tuple(one.origins for one in made.provenance),
+    )  # fmt: skip
 
 
 def refuse_mixed(readings: Sequence[Reading], *, mix_factors: bool) -> Factor:
-    """The factor of all readings, or "mixed" if that was asked for."""
+    """Return the factor of all readings, or "mixed" if that was asked for."""
     factors = sorted({reading.factor for reading in readings})
     if len(factors) == 1:
         return factors[0]
     if factors and not mix_factors:
-        by_factor = {
-            factor: ", ".join(dict.fromkeys(reading.zone for reading in readings if reading.factor == factor))
+        listed = "; ".join(
+            f"{factor}: {', '.join(dict.fromkeys(one.zone for one in readings if one.factor == factor))}"
             for factor in factors
-        }
-        listed = "; ".join(f"{factor}: {zones}" for factor, zones in by_factor.items())
+        )
         raise DataError(
             f"The values have several emission factors ({listed}), whose grams cannot be compared. Name providers that "
             "have the same, or allow it with mix_factors."
@@ -203,7 +148,7 @@ def refuse_mixed(readings: Sequence[Reading], *, mix_factors: bool) -> Factor:
 
 
 def describe(readings: Sequence[Reading]) -> str:
-    """Where a zone's values come from, on one line: sources, hours of each kind, factor, and when they were fetched."""
+    """Return on one line where a zone's values come from: sources, hours of each kind, factor, time of fetching."""
     parts = []
     for source in dict.fromkeys(reading.source for reading in readings):
         mine = [reading for reading in readings if reading.source == source]
@@ -222,25 +167,21 @@ def describe(readings: Sequence[Reading]) -> str:
     return "; ".join(parts)
 
 
-def _hours_of(readings: Sequence[Reading], kind: Kind) -> tuple[str, ...]:
-    """Starts of the hours into which readings of a kind reach."""
-    hours = {
-        floor_hour(reading.start) + timedelta(hours=i)
-        for reading in readings
-        if reading.kind == kind
-        for i in range(-(-(reading.start.minute + reading.minutes) // 60))
-    }
-    return tuple(iso(hour) for hour in sorted(hours))
+def origins(readings: Sequence[Reading]) -> tuple[Origin, ...]:
+    """Return the origin of every hour into which readings reach; of several in an hour, the least certain."""
+    hours: dict[datetime, Reading] = {}
+    for reading in readings:
+        for i in range(-(-(reading.start.minute + reading.minutes) // 60)):
+            hour = floor_hour(reading.start) + timedelta(hours=i)
+            known = hours.get(hour)
+            if known is None or KINDS.index(reading.kind) > KINDS.index(known.kind):
+                hours[hour] = reading
+    return origins_of((hour, r.source, r.kind, r.issued_at or r.fetched_at if r.kind == "forecast" else None)
+                      for hour, r in sorted(hours.items()))  # fmt: skip
 
 
 def _slots(start: datetime, end: datetime, slot_minutes: int, fill_hours: int) -> tuple[datetime, datetime]:
-    if slot_minutes < 1 or (60 % slot_minutes and (slot_minutes % 60 or 1440 % slot_minutes)):
-        raise ScenarioError(
-            f"slot_minutes is {slot_minutes}; a slot is a whole part of an hour (15, 20, 30, 60) or whole hours that "
-            "divide a day (120, 180, 240, 360, 480, 720, 1440)."
-        )
-    if fill_hours < 0:
-        raise ScenarioError(f"fill_hours is {fill_hours}; give 0 to fill no gaps, or the longest gap to fill in hours.")
+    check_slots(slot_minutes, fill_hours)
     begin, stop = checked_range(["any"], start, end, "actual")
     if minute_of(begin) % slot_minutes or minute_of(stop) % slot_minutes:
         raise ScenarioError(
@@ -250,8 +191,8 @@ def _slots(start: datetime, end: datetime, slot_minutes: int, fill_hours: int) -
     return begin, stop
 
 
-def _chosen(readings: Sequence[Reading], start: datetime, end: datetime) -> list[Reading]:
-    """One reading at most for every minute; the best kind goes first."""
+def best_readings(readings: Sequence[Reading], start: datetime, end: datetime) -> list[Reading]:
+    """Return at most one reading for every minute; the best kind goes first."""
     taken: set[int] = set()
     chosen: list[Reading] = []
     for kind in KINDS:
@@ -264,17 +205,14 @@ def _chosen(readings: Sequence[Reading], start: datetime, end: datetime) -> list
     return sorted(chosen, key=lambda reading: reading.start)
 
 
-def _series(zone: str, readings: Sequence[Reading], begin: int, end: int) -> ZoneSeries:
+def series_of(zone: str, readings: Sequence[Reading], begin: int, end: int) -> ZoneSeries:
+    """Return readings as one series over [begin, end), minutes since 1970; NaN where there is none."""
     step = gcd(60, *(reading.minutes for reading in readings))
     values = np.full((end - begin) // step, np.nan)
     for reading in readings:
         first = (minute_of(reading.start) - begin) // step
         values[first : first + reading.minutes // step] = reading.kg_per_kwh
     return ZoneSeries(
-        zone=zone,
-        source=", ".join(dict.fromkeys(reading.source for reading in readings)),
-        start_minute=begin,
-        step_minutes=step,
-        steps=len(values),
-        intensity={readings[0].factor: values},
-    )
+        zone=zone, source=", ".join(dict.fromkeys(reading.source for reading in readings)), start_minute=begin,
+        step_minutes=step, steps=len(values), intensity={readings[0].factor: values},
+    )  # fmt: skip

@@ -1,10 +1,9 @@
-"""Providers by name, with those that other packages bring."""
+"""Providers by name, with those of installed packages."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from dataclasses import replace
 
 from slackwater.errors import ScenarioError
 from slackwater.providers.base import Context, Provider
@@ -16,11 +15,11 @@ from slackwater.providers.keys import Keys
 from slackwater.providers.local_files import LocalFiles
 from slackwater.providers.neso import Neso
 from slackwater.providers.watttime import WattTime
+from slackwater.registry import Registry
 
 Factory = Callable[[Context], Provider]
 
-ENTRY_POINTS = "slackwater.providers"
-PROVIDERS: dict[str, Factory] = {
+_OWN: dict[str, Factory] = {
     "electricitymaps": ElectricityMaps,
     "neso": Neso,
     "energycharts": EnergyCharts,
@@ -29,31 +28,25 @@ PROVIDERS: dict[str, Factory] = {
     "watttime": WattTime,
     "files": LocalFiles,
 }
+PROVIDERS = Registry("provider", "slackwater.providers", _OWN)
 _IN_ORDER = ("electricitymaps", "neso", "energycharts", "entsoe", "eia", "watttime")
 _KEYLESS = ("neso", "energycharts")
 
 
 def provider_names() -> list[str]:
-    """All names, those of installed packages included."""
-    return sorted({*PROVIDERS, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+    """Return all names, with those of installed packages."""
+    return PROVIDERS.names()
 
 
 def usual_providers(keys: Keys) -> tuple[str, ...]:
-    """Who is asked if nobody is named, in this order: those that need no key, and those whose key is there."""
+    """Return the default providers, in order: those that need no key, and those whose key is set."""
     return tuple(name for name in _IN_ORDER if name in _KEYLESS or keys.find(name) is not None)
 
 
 def make_provider(spec: str, context: Context) -> Provider:
-    """The provider of a name, with what follows its colon: `neso`, `electricitymaps:v4`, `files:data/ci`."""
+    """Make a provider from its name and option: `neso`, `electricitymaps:v4`, `files:data/ci`."""
     name, _, option = spec.strip().partition(":")
-    factory = PROVIDERS.get(name) or next(
-        (point.load() for point in entry_points(group=ENTRY_POINTS) if point.name == name), None
-    )
-    if factory is None:
-        near = difflib.get_close_matches(name.lower(), provider_names(), n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ScenarioError(f"There is no provider {name!r}.{hint} Known are {', '.join(provider_names())}.")
-    made = factory(context.with_option(option))
+    made = PROVIDERS.get(name)(replace(context, option=option))
     if not isinstance(made, Provider):
         raise ScenarioError(f"The provider {name!r} is not a slackwater.providers.Provider; see docs/providers.md.")
     return made

@@ -1,4 +1,4 @@
-"""What providers give: readings that each know their source, kind, factor and when they were fetched."""
+"""The answers of providers: readings with their source, kind, factor and time of fetching."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Literal
 from slackwater.carbon.traces import Factor
 from slackwater.errors import DataError
 from slackwater.providers.errors import ProviderError
+from slackwater.units import floor_hour
 
 Asked = Literal["actual", "forecast"]
 ASKED: tuple[Asked, ...] = ("actual", "forecast")
@@ -17,6 +18,8 @@ Kind = Literal["actual", "forecast", "estimated"]
 """What a value is; who asks for actual values may also get estimated ones, but never a forecast."""
 KINDS: tuple[Kind, ...] = ("actual", "estimated", "forecast")
 HOUR = timedelta(hours=1)
+UNPUBLISHED = timedelta(hours=12)
+"""A provider may publish actual values so late without being in trouble."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +42,13 @@ class Reading:
 
     @property
     def minutes(self) -> int:
-        """Length of the step."""
+        """Return the length of the step."""
         return (self.end - self.start) // timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Readings, what is odd about them, and which zones failed. A zone may have readings and still have failed half-way."""
+    """Hold readings, notes about them, and failures. A zone may have readings and still have failed half-way."""
 
     readings: tuple[Reading, ...] = ()
     """By zone as asked, then by time."""
@@ -55,11 +58,11 @@ class Answer:
     """By zone."""
 
     def of(self, zone: str) -> list[Reading]:
-        """The readings of one zone, in order."""
+        """Return the readings of one zone, in order."""
         return [reading for reading in self.readings if reading.zone == zone]
 
     def expect(self) -> Answer:
-        """Itself; raises if a zone failed."""
+        """Return the answer itself; raise an error if a zone failed."""
         if len(self.failures) == 1:
             raise next(iter(self.failures.values()))
         if self.failures:
@@ -68,7 +71,7 @@ class Answer:
 
 
 def merged(answers: Iterable[Answer]) -> Answer:
-    """Several answers as one."""
+    """Return several answers as one."""
     listed = list(answers)
     return Answer(
         readings=tuple(reading for answer in listed for reading in answer.readings),
@@ -78,7 +81,7 @@ def merged(answers: Iterable[Answer]) -> Answer:
 
 
 def missing_hours(readings: Iterable[Reading], start: datetime, end: datetime) -> list[datetime]:
-    """Starts of the hours of [start, end) that are not covered as a whole; both must be full hours."""
+    """Return the starts of the hours of [start, end) that are not fully covered; both must be full hours."""
     covered: dict[datetime, int] = {}
     for reading in readings:
         hour = floor_hour(reading.start)
@@ -96,14 +99,3 @@ def spans(hours: Sequence[datetime], join: timedelta = timedelta(0)) -> list[tup
         else:
             found.append((hour, hour + HOUR))
     return found
-
-
-def floor_hour(moment: datetime) -> datetime:
-    """The full hour at or before a time."""
-    return moment.replace(minute=0, second=0, microsecond=0)
-
-
-def ceil_hour(moment: datetime) -> datetime:
-    """The full hour at or after a time."""
-    floor = floor_hour(moment)
-    return floor if floor == moment else floor + HOUR

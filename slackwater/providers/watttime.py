@@ -24,6 +24,7 @@ G_PER_KWH_OF_LB_PER_MWH = 0.453592
 LONGEST_RANGE = timedelta(days=30)
 MOST_HOURS = 72
 PREFIX = "WT:"
+_SHORTEST_TOKEN = 6
 REGIONS = {"US-CAL-CISO": "CAISO_NORTH"}
 """The region that every account may use. Others are named by the user: WattTime's regions are finer than our zones."""
 
@@ -43,11 +44,11 @@ class WattTime(Provider):
         self._regions = {**REGIONS, **_regions(context.option)}
 
     def covers(self, zone: str) -> bool:
-        """Zones with a region."""
+        """Return whether the zone has a region."""
         return zone.startswith(PREFIX) or zone in self._regions
 
     def read(self, intake: Intake) -> None:
-        """`/v3/forecast` or `/v3/historical`."""
+        """Read `/v3/forecast` or `/v3/historical`."""
         region = intake.zone.removeprefix(PREFIX) if intake.zone.startswith(PREFIX) else self._regions[intake.zone]
         query = {"region": region, "signal_type": "co2_moer"}
         if intake.kind == "forecast":
@@ -62,7 +63,7 @@ class WattTime(Provider):
         meta = page["meta"]
         if meta["units"] != UNIT:
             raise BadAnswerError(
-                f"{self.name} gives {intake.zone} in {str(meta['units'])[:40]!r}; only {UNIT} is known."
+                f"{self.name} gives {intake.zone} in {self.client.quoted(meta['units'])}; only {UNIT} is known."
             )
         if meta.get("region", region) != region:
             raise BadAnswerError(f"{self.name} answers for another region than {region}. The values are not used.")
@@ -103,7 +104,11 @@ class WattTime(Provider):
         page = self.client.get_json(
             self.name, f"{self.address(ADDRESS)}/login", (), {"Authorization": f"Basic {basic}"}
         )
-        return self.client.hide(str(page["token"]))
+        token = page["token"]
+        # It goes into a header, and out of every text: a single letter would be taken out of all of them.
+        if not isinstance(token, str) or len(token) < _SHORTEST_TOKEN or not (token.isascii() and token.isprintable()):
+            raise BadAnswerError(f"{self.name} answers to the log-in with something that is not a token.")
+        return self.client.hide(token)
 
 
 def _regions(option: str) -> dict[str, str]:

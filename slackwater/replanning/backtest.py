@@ -236,7 +236,7 @@ def _settled(
     idle = np.where(np.arange(problem.horizon) < stop, costs.idle_kg(), 0.0)
     per_slot = training.sum(axis=0) + idle
     u = utilities(state.trained.sum(axis=1), training.sum(axis=1), problem.g_max)
-    objective, share = _objective(problem, u, best)
+    objective, share = objective_and_share(problem, u, best)
     return Backtest(
         start=problem.first_slot,
         forecast=name,
@@ -260,7 +260,8 @@ def _settled(
     )
 
 
-def _objective(problem: Problem, u: NDArray[np.float64], best: Plan) -> tuple[float, float]:
+def objective_and_share(problem: Problem, u: NDArray[np.float64], best: Plan) -> tuple[float, float]:
+    """Return the objective of utilities [client], and what share that is of the best plan's; NaN where they cannot compare."""
     positive = u[u > 0]
     if problem.utility.kind == "log":
         objective = math.fsum(np.log(positive))

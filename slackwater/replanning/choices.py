@@ -9,6 +9,7 @@ import numpy as np
 
 from slackwater.carbon.traces import Traces
 from slackwater.errors import DataError, ScenarioError
+from slackwater.forecasting.blend import Blend
 from slackwater.forecasting.files import ForecastArchive
 from slackwater.forecasting.forecast import Forecaster
 from slackwater.forecasting.registry import NEED_TRUTH, forecaster, forecaster_names
@@ -18,14 +19,21 @@ FILE, BLEND = "file", "blend"
 _HOUR_S = 3600
 
 
-def backtest_forecaster(name: str, truth: Traces, archive: ForecastArchive | None = None) -> Forecaster:
-    """`file` repeats what the provider issued, `blend` corrects it; both need the archive."""
+def backtest_forecaster(
+    name: str, truth: Traces, archive: ForecastArchive | None = None, *, lag: int = 0
+) -> Forecaster:
+    """Return the forecaster of a name: `file` repeats what the provider issued, `blend` corrects and continues it.
+
+    `lag` is how many slots actuals are late: what the provider issued in them is known to the blend.
+    """
     if name in ADVERSARIAL:
         return adversary(name, truth)
-    if name in (FILE, BLEND):
+    if name == FILE:
         if archive is None:
             raise ScenarioError(f"The forecast {name!r} needs what the provider issued: give --forecasts FOLDER.")
-        return archive if name == FILE else forecaster(name, archive=archive)
+        return archive
+    if name == BLEND:
+        return Blend(archive, lag_hours=lag * truth.slot_minutes // 60)
     if name not in forecaster_names():
         known = ", ".join([*forecaster_names(), FILE, *ADVERSARIAL])
         raise ScenarioError(f"There is no forecast {name!r}. Known are {known}.")

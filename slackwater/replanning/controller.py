@@ -35,6 +35,10 @@ class Step:
     slot: int
     trains: NDArray[np.bool_]
     """[client]."""
+    wanted: NDArray[np.bool_] | None
+    """[client], who the plan in force wants in this slot, reachable and affordable or not; None before the first plan."""
+    intensity: NDArray[np.float64]
+    """[client], kg/kWh that is expected of this slot."""
     in_window: bool
     replanned: bool
     held_kg: float
@@ -49,6 +53,8 @@ class Step:
     """Kept back because forecasts err, at the last planning."""
     planned_kg: float
     """All the run is expected to emit by the plan: spent, in flight and to come."""
+    ahead_kg: NDArray[np.float64] | None
+    """What the plan expects of every slot after this one, up to its end; None before the first plan."""
     messages: tuple[str, ...]
 
 
@@ -121,6 +127,8 @@ class Controller:
         step = Step(
             slot=state.slot,
             trains=now.trains,
+            wanted=now.wanted(),
+            intensity=now.intensity[now.rows, state.slot],
             in_window=now.in_window,
             replanned=now.replanned,
             held_kg=now.held_kg,
@@ -129,6 +137,7 @@ class Controller:
             protected_kg=now.protected_kg,
             reserve_kg=state.reserve_kg,
             planned_kg=state.planned_kg,
+            ahead_kg=now.ahead_kg(),
             messages=tuple(now.messages),
         )
         state.slot += 1
@@ -154,6 +163,18 @@ class Controller:
             state.window_done -= 1
             state.stopped_at = None
         if (missed | (decided & ~used)).any() and every is not None and state.planned_at is not None:
+            state.planned_at = min(state.planned_at, state.slot - every)
+
+    def lose(self, slot: int) -> None:
+        """Count the work of an earlier slot as drawn in vain, where the model that it went into is gone."""
+        state, every = self.state, self.settings.replan_slots
+        in_window = bool(state.window_done) and slot >= state.window_at and bool(state.trained[:, slot].any())
+        state.lost[:, slot] |= state.trained[:, slot]
+        state.trained[:, slot] = False
+        if in_window:
+            state.window_done -= 1
+            state.stopped_at = None
+        if every is not None and state.planned_at is not None:
             state.planned_at = min(state.planned_at, state.slot - every)
 
     def _offset(self, known: Traces) -> int:

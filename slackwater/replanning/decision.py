@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,10 @@ from slackwater.replanning.holding import Floats, Holding, Mask
 from slackwater.replanning.remaining import Rest, remaining_problem, solve
 from slackwater.replanning.reserve import usable_share
 
+_LATER, _LEARNT = 0.04, 0.45
+"""By what share a slot that a later plan decides may look dearer and still be preferred: at most, and of what the interval grows by."""
+_LARGE_RESERVE = 1 / 3
+"""Share of the budget above which a reserve is announced."""
 _NOT_REPLAYED = (
     "There are too few forecasts of the past to see how far plans fell short: the reserve is read off the forecast's "
     "interval, widened, and its probability is a rough one."
@@ -55,6 +60,23 @@ class Now(Holding):
             return
         self._before_window()
 
+    def wanted(self) -> Mask | None:
+        """Return who the plan wants in this slot [client], as it stands after `decide`; None before the first plan.
+
+        Whoever is there and is held back, because all together might cost too much, is not planned for this slot any more.
+        """
+        state, there = self.state, self.there[:, self.slot]
+        if state.stopped_at is not None:
+            return self.nobody
+        if self.in_window:
+            return there
+        if not self.present.any():  # nothing was planned or moved now
+            if state.planned_at is None and not state.window_at:
+                return None
+            if state.window_slots and self.slot >= state.window_at:
+                return there
+        return state.plan[:, self.slot] & there & (self.trains | ~self.present)
+
     # -- planning
 
     def _replan(self) -> None:
@@ -66,11 +88,29 @@ class Now(Holding):
                 self.say(_NOT_REPLAYED)
             self._take(self._solved(left))
         usable = usable_share(self.expected, self._planned_energy(), probability, state.replay)
-        state.reserve_kg = max(left, 0.0) * (1 - usable)
+        before_kg, state.reserve_kg = state.reserve_kg, max(left, 0.0) * (1 - usable)
+        self._announce_reserve(before_kg)
         # What the window is held at in vain is there for what other slots emit beyond the plan, and the other way round.
         self._take(self._solved(left - max(state.reserve_kg, self._in_vain_kg())))
+        self._leave_for_later()
         self.replanned, state.planned_at = True, self.slot
         state.planned_kg = self._planned_kg()
+
+    def _announce_reserve(self, before_kg: float) -> None:
+        """Say that much is kept back, and why, when it becomes so."""
+        state, most_kg = self.state, self.problem.budget_kg * _LARGE_RESERVE
+        if state.reserve_kg <= most_kg or before_kg > most_kg:
+            return
+        why = (
+            "the interval of the forecast is that wide"
+            if state.replay is None
+            else "plans of the weeks before emitted that much more than they said"
+        )
+        self.say(
+            f"{state.reserve_kg:.3g} kg, {state.reserve_kg / self.problem.budget_kg:.0%} of the budget, are kept in "
+            f"reserve at slot {self.slot}: {why}. It is released as forecasts come true; a smaller reserve probability "
+            "keeps less."
+        )
 
     def _take(self, rest: Rest | None) -> None:
         """Make this the plan; where there is none, nothing but the window at its cheapest place."""
@@ -98,11 +138,40 @@ class Now(Holding):
                     trained_ago=self.past.trained_ago if self.problem.recall else None,
                     g_max_kg=self.g_max,
                     limits=limits,
-                )
+                ),
+                self._in_vain[self.slot :],
             )
             if rest is not None or not (self.problem.fleet.min_slots.any() or self.problem.recall):
                 return rest
         return None
+
+    def _leave_for_later(self) -> None:
+        """Exchange slots that this plan decides for later ones that are expected to cost a little more.
+
+        A later plan knows better which of its slots are cheap and buys only those, so that they come cheaper than their
+        mean says now. How much better is read off the interval, which is wider for slots that are further ahead. Each
+        client keeps its number of slots.
+        """
+        state, every, ahead = self.state, self.settings.replan_slots, slice(self.slot, self.state.window_at)
+        # Who is recalled must train in the slots that were chosen for it.
+        if every is None or self.problem.recall or ahead.stop - ahead.start <= every:
+            return
+        wider = self._half_width()[ahead] - self._half_width()[self.slot : self.slot + every].mean()
+        wider[:every] = 0.0
+        less = np.minimum(_LATER, _LEARNT * np.maximum.accumulate(np.maximum(wider, 0.0)))
+        price = self.intensity[self.rows, ahead] * (1 - less)
+        order = np.argsort(np.where(self.there[:, ahead], price, np.inf), axis=1, kind="stable")
+        place = np.empty_like(order)
+        np.put_along_axis(place, order, np.arange(order.shape[1])[None, :], axis=1)
+        state.plan[:, ahead] = place < state.plan[:, ahead].sum(axis=1, keepdims=True)
+
+    def _half_width(self) -> Floats:
+        """[slot] of the horizon: half the width of the interval as a share of the mean, zones together; 0 where settled."""
+        expected, width = self.expected, np.zeros(self.problem.horizon)
+        mean = np.maximum(expected.mean.sum(axis=0), 1e-300)
+        ahead = ((expected.high - expected.low).sum(axis=0) / 2 / mean)[max(0, -self.offset) :]
+        width[len(width) - len(ahead) :] = ahead
+        return width
 
     def _planned_energy(self) -> Floats:
         """[zone, slot] from the end of what is known on: what the plan draws, with its window."""
@@ -122,8 +191,16 @@ class Now(Holding):
 
     def _in_vain_kg(self) -> float:
         """What will be held for the window beyond what it emits, when it begins: nothing after it can use that."""
-        lead = self.lead(self.slot)
-        return sum(self._in_vain_at(slot, lead) for slot in range(self.state.window_at, self._window_stop))
+        return float(self._in_vain[self.state.window_at : self._window_stop].sum())
+
+    @cached_property
+    def _in_vain(self) -> Floats:
+        """[slot], what a slot of the window is held at beyond what it emits, were it there; 0 before this slot."""
+        in_vain = np.zeros(self.problem.horizon)
+        if self.state.window_slots:
+            lead = self.lead(self.slot)
+            in_vain[self.slot :] = [self._in_vain_at(slot, lead) for slot in range(self.slot, self.problem.horizon)]
+        return in_vain
 
     def _in_vain_at(self, slot: int, lead: int) -> float:
         energy = self.energy_kwh(self.there[:, slot])
@@ -139,6 +216,14 @@ class Now(Holding):
     def _planned_kg(self) -> float:
         ahead_kg = float((self._drawn_kwh() * self.intensity[self.rows]).sum())
         return self.past.spent_kg + self.past.expected_kg + ahead_kg
+
+    def ahead_kg(self) -> Floats | None:
+        """Return what the plan expects of every slot after this one, up to its end, kg; None before the first plan."""
+        state = self.state
+        if state.planned_at is None and not state.window_at and not state.plan.any():
+            return None
+        expected: Floats = (self._drawn_kwh() * self.intensity[self.rows]).sum(axis=0)
+        return expected[self.slot + 1 : self._window_stop]
 
     def _cheapest(self, places: NDArray[np.intp]) -> int:
         """The place whose window is expected to emit least."""
@@ -210,6 +295,8 @@ class Now(Holding):
         room, waiting = self.free_kg - self.protected_kg, self.hold_kg(self.nobody, self.slot) if self.idle else 0.0
         if room >= waiting:
             self.trains = self._affordable(state.plan[:, self.slot] & self.there[:, self.slot] & self.present, room)
+            if self.slot + 1 >= state.window_at and self.settings.replan_slots is not None:
+                self._use_up(room)
             self.held_kg = self.hold_kg(self.trains, self.slot) if self.idle or self.trains.any() else 0.0
             return
         if (
@@ -249,12 +336,7 @@ class Now(Holding):
         """As many of the wanted as fit at the upper bound, the best gain per kg first."""
         if not wanted.any() or self.hold_kg(wanted, self.slot) <= room_kg:
             return wanted
-        g = self.problem.costs.energy_kwh * self.intensity[self.rows, self.slot]
-        so_far, after = (
-            self.problem.utility.of(utilities(self.past.slots + more, self.past.training_kg + more * g, self.g_max))
-            for more in (0, 1)
-        )
-        order = np.argsort(-np.where(wanted, (after - so_far) / np.maximum(g, 1e-300), -np.inf), kind="stable")
+        order = self._by_gain(wanted)
         low, high = 0, int(wanted.sum())
         chosen = self.nobody
         while low < high:  # the bound grows with the number of clients, but for rare sets; what is returned is checked
@@ -270,3 +352,25 @@ class Now(Holding):
             f"more than the {room_kg:.6g} kg that are free."
         )
         return chosen
+
+    def _use_up(self, room_kg: float) -> None:
+        """Let more clients train in the last slot before the window, as far as they fit: what is left then is lost."""
+        more = self.there[:, self.slot] & self.present & ~self.trains & (self.past.slots < self.problem.fleet.max_slots)
+        added = 0
+        for client in self._by_gain(more)[: int(more.sum())]:
+            trial = self.trains.copy()
+            trial[client] = True
+            if self.hold_kg(trial, self.slot) <= room_kg:
+                self.trains, added = trial, added + 1
+        if added:
+            self.state.plan[:, self.slot] |= self.trains
+            self.say(f"{added} more clients than planned train in slot {self.slot}, the last one before the window.")
+
+    def _by_gain(self, wanted: Mask) -> NDArray[np.intp]:
+        """Clients in the order of their gain per kg in this slot, those who are wanted first."""
+        g = self.problem.costs.energy_kwh * self.intensity[self.rows, self.slot]
+        so_far, after = (
+            self.problem.utility.of(utilities(self.past.slots + more, self.past.training_kg + more * g, self.g_max))
+            for more in (0, 1)
+        )
+        return np.argsort(-np.where(wanted, (after - so_far) / np.maximum(g, 1e-300), -np.inf), kind="stable")

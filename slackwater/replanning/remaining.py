@@ -44,7 +44,7 @@ def remaining_problem(
     """
     left = problem.horizon - slot
     rounds = max(problem.rounds - slot, window_slots, 1)
-    return Problem(
+    return problem.with_settings(
         clients=_limited(problem.fleet, done, limits),
         traces=expected,
         start=problem.slot_start(slot),
@@ -54,24 +54,25 @@ def remaining_problem(
         fine_tune=window_slots,
         recall=problem.recall if limits else 0,
         trained_ago=trained_ago,
-        alpha=problem.alpha,
-        round_minutes=problem.round_minutes,
-        window=problem.window,
+        max_parallel=None,
+        server=None,
+        server_kg=None,
         available=None if problem.available is None else np.asarray(problem.available, dtype=bool)[:, slot:],
         earned_kg=earned_kg,
         g_max_kg=g_max_kg,
     )
 
 
-def solve(rest: Problem) -> Rest | None:
+def solve(rest: Problem, in_vain_kg: NDArray[np.float64] | None = None) -> Rest | None:
     """A schedule for what is left; None where none fits. Greedy, and over promising end times only.
 
     An end time is passed over where a later one has a window, with the idle draw until then, that costs no more: all that
     can be done before the earlier window can be done before the later one too. That loses next to nothing beside the
-    error of a forecast, and makes re-planning fast.
+    error of a forecast, and makes re-planning fast. `in_vain_kg` [slot] is what a slot of the window is held at beyond
+    what it emits; it counts as a cost of the window here.
     """
     try:
-        found = search(rest, promising_ends(rest), greedy=True)
+        found = search(rest, promising_ends(rest, in_vain_kg), greedy=True)
     except InfeasibleError:
         return None
     before = found.stage.before
@@ -80,11 +81,11 @@ def solve(rest: Problem) -> Rest | None:
     return Rest(matrix=matrix, window_at=before)
 
 
-def promising_ends(problem: Problem) -> list[int]:
-    """End times s to which no later one is cheaper in what is fixed: window and idle draw."""
+def promising_ends(problem: Problem, in_vain_kg: NDArray[np.float64] | None = None) -> list[int]:
+    """End times s to which no later one is cheaper in what is fixed: window, with what is held in vain, and idle draw."""
     costs, width = problem.costs, problem.fine_tune
     there = costs.can_train()
-    per_slot = (costs.dense() * there).sum(axis=0)
+    per_slot = (costs.dense() * there).sum(axis=0) + (0.0 if in_vain_kg is None else in_vain_kg)
     training, idle = (np.concatenate([[0.0], np.cumsum(kg)]) for kg in (per_slot, costs.idle_kg()))
     stop = np.arange(problem.rounds, problem.horizon + 1)
     fixed = training[stop] - training[stop - width] + idle[stop]

@@ -161,19 +161,19 @@ def _planned_energy(
     then, now = (float(costs.energy_kwh @ one.intensity[rows, -days:].mean(axis=1)) for one in (history, known))
     if then <= 0 or now <= 0:
         return None
-    asked = Problem(
+    asked = problem.with_settings(
         clients=replace(problem.fleet, unavailable={}),  # it is in `available`, slot by slot
         traces=expected.traces(),
         start=history.end + lag * timedelta(minutes=known.slot_minutes),
-        rounds=problem.rounds,
         slack=problem.horizon - problem.rounds,
         budget_kg=problem.budget_kg * share * then / now,
-        fine_tune=problem.fine_tune,
-        recall=problem.recall,
-        alpha=problem.alpha,
-        round_minutes=problem.round_minutes,
-        window=problem.window,
+        max_parallel=None,
+        server=None,
+        server_kg=None,
         available=there,
+        earned_kg=None,
+        trained_ago=None,
+        g_max_kg=None,
     )
     rest = solve(asked)
     if rest is None:

@@ -12,7 +12,8 @@ from slackwater.replanning.replay import Replay, by_part
 
 WIDENED = 0.7
 """Standard deviations that are added to what the interval says where no plan of the past could be looked at."""
-_CERTAIN = 1 - 1e-9
+_CERTAIN, _LEAST_COVERAGE = 1 - 1e-9, 0.1
+"""An interval that is to hold less often says nothing of the size of errors."""
 
 
 def usable_share(
@@ -40,6 +41,6 @@ def interval_kg(forecast: Forecast, energy_kwh: NDArray[np.float64], probability
     """
     law = NormalDist()
     # `high` has half of what the interval leaves out above it.
-    reach = law.inv_cdf(min(0.5 + forecast.coverage / 2, _CERTAIN))
+    reach = law.inv_cdf(min(0.5 + max(forecast.coverage, _LEAST_COVERAGE) / 2, _CERTAIN))
     deviation = (energy_kwh * (forecast.high - forecast.mean)).sum(axis=1) / reach
     return float((WIDENED + law.inv_cdf(probability)) * np.sqrt((deviation**2).sum()))

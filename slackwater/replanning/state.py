@@ -98,12 +98,16 @@ class State:
             for name in _MASKS:
                 rows, slots = values[name]["shape"]
                 bits = np.frombuffer(base64.b64decode(values[name]["bits"]), dtype=np.uint8)
+                if (
+                    rows < 0 or slots < 0 or len(bits) != (rows * slots + 7) // 8
+                ):  # else zeros would be added, however many
+                    raise ValueError(f"{name} has {len(bits):,} bytes for {rows} clients and {slots} slots")
                 values[name] = np.unpackbits(bits, count=rows * slots).reshape(rows, slots).astype(bool)
             values["held_kg"] = np.array(values["held_kg"], dtype=np.float64)
             values["stated_kg"] = np.array([np.inf if kg is None else kg for kg in values["stated_kg"]])
             values["replay"] = None if values["replay"] is None else Replay.from_dict(values["replay"])
             return cls(**values)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise DataError(
                 f"The state of the run cannot be read ({error!r}). Was it written by this version?"
             ) from None

@@ -1,1 +1,28 @@
-"""What a person sees: charts and terminal output, from plans and studies only."""
+"""Read what a run emitted, write its report, and return the statement: `slackwater.report(folder, out="report.html")`.
+
+The package holds charts, terminal views and reports. It can be called as the verb that it is named after.
+
+Args:
+    run: The run folder, or its run.db.
+    out: File to write; its ending chooses the form: .html, .pdf or .csv.
+    html: File for the report as one HTML page.
+    pdf: File for the report as a PDF.
+    csv: File for every line of the ledger.
+    codecarbon: File for an emissions.csv in CodeCarbon's columns.
+    model_card: File for co2_eq_emissions of a Hugging Face model card.
+    settings: Fields of `slackwater.accounting.ReportSettings`, such as `functional_unit` and `organisation`.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _Report(ModuleType):
+    def __call__(self, run: Any, **options: Any) -> Any:
+        from slackwater.report.emissions import report
+
+        return report(run, **options)
+
+
+sys.modules[__name__].__class__ = _Report

@@ -29,7 +29,7 @@ _NOTE = (
 
 
 def replan_text(slots: int | None, slot_minutes: int = 60) -> str:
-    """How often was planned anew, in words."""
+    """Return in words how often was re-planned."""
     if slots is None:
         return "never"
     hours = slots * slot_minutes / 60
@@ -37,7 +37,7 @@ def replan_text(slots: int | None, slot_minutes: int = 60) -> str:
 
 
 def backtest_table(summaries: Sequence[Summary], *, synthetic: bool, slot_minutes: int = 60) -> RenderableType:
-    """A line for each forecast and way of re-planning."""
+    """Show a line for each forecast and re-planning interval."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("forecast", overflow="ellipsis", no_wrap=True)
     for name in ("re-plan", "runs", "objective", "least", "slots", "plan", "real", "unused"):
@@ -64,7 +64,7 @@ def backtest_table(summaries: Sequence[Summary], *, synthetic: bool, slot_minute
 
 
 def backtest_chart(runs: Sequence[Backtest], *, synthetic: bool, slot_minutes: int = 60) -> Figure:
-    """Planned beside realised kg, objective against the oracle's, and unused budget: a dot for each run, a bar at the mean."""
+    """Draw planned beside realised kg, objective against the oracle's, and unused budget: a dot a run, a bar at the mean."""
     groups: dict[str, list[Backtest]] = {}
     for run in runs:
         groups.setdefault(f"{run.forecast}, {replan_text(run.replan_slots, slot_minutes)}", []).append(run)
@@ -89,10 +89,7 @@ def backtest_chart(runs: Sequence[Backtest], *, synthetic: bool, slot_minutes: i
         (middle, "objective, % of perfect foresight"),
         (right, "budget left unused, %"),
     ):
-        axes.set_xlabel(name, fontsize=style.FONT_PT)
-        axes.grid(axis="x", color=style.RULE, linewidth=0.5)
-        axes.set_axisbelow(True)
-        tidy(axes)
+        tidy(axes, grid="x", xlabel=name)
     figure.legend(
         *left.get_legend_handles_labels(), loc="outside upper left", ncols=2, frameon=False, fontsize=style.FONT_PT
     )

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from slackwater.atomic import whole_file
 from slackwater.errors import MissingExtraError, ScenarioError, SlackwaterError
-from slackwater.report.style import FONT_PT, INK, MUTED, PNG_DPI
+from slackwater.report.style import FONT_PT, INK, MUTED, PNG_DPI, RULE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg", ".pdf")
+_DESCRIPTION = {".png": "Description", ".svg": "Description", ".pdf": "Subject"}
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
-    """An empty figure in constrained layout; matplotlib is loaded here, at the first chart, and not before."""
+    """Return an empty figure in constrained layout; matplotlib is imported here, at the first chart."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -27,8 +26,21 @@ def new_figure(width_in: float, height_in: float) -> Figure:
     return Figure(figsize=(width_in, height_in), layout="constrained", facecolor="white")
 
 
-def tidy(axes: Axes, *, frame: tuple[str, ...] = ("left", "bottom")) -> None:
-    """Small plain ticks, and only those sides of the frame that carry a scale."""
+def tidy(
+    axes: Axes,
+    *,
+    frame: tuple[str, ...] = ("left", "bottom"),
+    grid: Literal["x", "y", "both"] | None = None,
+    xlabel: str = "",
+    ylabel: str = "",
+) -> None:
+    """Draw small plain ticks, thin grid lines behind the data, and only those sides of the frame that carry a scale."""
+    for text, write in ((xlabel, axes.set_xlabel), (ylabel, axes.set_ylabel)):
+        if text:
+            write(text, fontsize=FONT_PT)
+    if grid:
+        axes.grid(axis=grid, color=RULE, linewidth=0.5)
+        axes.set_axisbelow(True)
     axes.tick_params(labelsize=FONT_PT, colors=INK, width=0.6, length=2.5)
     for side, spine in axes.spines.items():
         spine.set_visible(side in frame)
@@ -43,17 +55,15 @@ def save(figure: Figure, path: str | Path) -> Path:
     if suffix not in SUFFIXES:
         wrong = f"ends in {target.suffix!r}" if target.suffix else "has no suffix"
         raise ScenarioError(f"The chart's path {str(target)!r} {wrong}. Name it .png, .svg or .pdf.")
-    # Not a file of tempfile's: those are for the owner alone, and a chart is made to be shown.
-    draft = target.with_name(f".{target.stem}-{secrets.token_hex(4)}{suffix}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Without the date, the same chart gives the same file.
-        undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
-        figure.savefig(draft, dpi=PNG_DPI, format=suffix[1:], metadata=undated)
-        os.replace(draft, target)
+        undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix, {})
+        # What stands above the chart is in the file's own description too, where programs can read it.
+        above = figure.get_suptitle()
+        described = {_DESCRIPTION[suffix]: above} if above else {}
+        with whole_file(target, private=False) as file:
+            figure.savefig(file, dpi=PNG_DPI, format=suffix[1:], metadata=undated | described)
     except OSError as error:
         raise SlackwaterError(f"{target} cannot be written: {error.strerror or error}.") from None
-    finally:
-        with contextlib.suppress(OSError):  # where the folder itself could not be made there is nothing to remove
-            draft.unlink(missing_ok=True)
     return target

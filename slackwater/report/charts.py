@@ -30,7 +30,7 @@ _PANELS_PER_LINE = 3
 
 
 def savings_heatmap(study: SavingsStudy) -> Figure:
-    """The paper's Fig. 2: savings of each zone against slack, the zone that saves most at the top."""
+    """Draw Fig. 2 of the paper: savings of each zone against slack, the zone that saves most at the top."""
     if study.heat_map.shape[1] == 0:
         raise ScenarioError(
             "The study has no slack, so there are no savings to draw. Ask for a slack of an hour or more."
@@ -58,8 +58,7 @@ def savings_heatmap(study: SavingsStudy) -> Figure:
         image.set_gid("savings")
         labels = [style.shortened(study.zones[zone], _LONGEST_ZONE) for zone in part]
         axes.set_yticks(range(len(part)), labels, parse_math=False)
-        axes.set_xlabel(f"slack, h (training for {study.hours} h)", fontsize=style.FONT_PT)
-        tidy(axes, frame=())
+        tidy(axes, frame=(), xlabel=f"slack, h (training for {study.hours} h)")
         axes.tick_params(axis="y", length=0)
     bar = figure.colorbar(image, ax=list(panels), location="top", aspect=40, pad=0.01, shrink=0.9)
     bar.set_label("CO$_2$e saved, %", fontsize=style.FONT_PT)
@@ -72,7 +71,7 @@ def savings_heatmap(study: SavingsStudy) -> Figure:
 
 
 def savings_by_clients(study: SavingsStudy) -> Figure:
-    """The paper's Fig. 3: savings of the N cleanest zones, mean and 10 to 90 % of the starts."""
+    """Draw Fig. 3 of the paper: savings of the N cleanest zones, mean and 10 to 90 % of the starts."""
     group, starts = study.group, len(study.starts)
     figure = new_figure(style.COLUMN_IN, 2.4)
     from matplotlib.ticker import MaxNLocator
@@ -88,14 +87,10 @@ def savings_by_clients(study: SavingsStudy) -> Figure:
     axes.plot(
         clients, 100 * group.mean, color=style.SERIES[0], linewidth=1.4, marker=marker, markersize=2.5, label=label
     )
-    axes.set_xlabel("number of clients, the cleanest first", fontsize=style.FONT_PT)
-    axes.set_ylabel("CO$_2$e saved, %", fontsize=style.FONT_PT)
     axes.set_xlim(1 - 0.02 * len(clients), 1.02 * len(clients))  # room for the first and the last marker
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.grid(axis="y", color=style.RULE, linewidth=0.5)
-    axes.set_axisbelow(True)
-    tidy(axes)
+    tidy(axes, grid="y", xlabel="number of clients, the cleanest first", ylabel="CO$_2$e saved, %")
     axes.legend(frameon=False, fontsize=style.FONT_PT)
     undefined = int(np.count_nonzero(group.defined == 0))
     notes = [] if not undefined else [f"undefined up to N = {undefined}, where nothing is emitted"]
@@ -104,7 +99,7 @@ def savings_by_clients(study: SavingsStudy) -> Figure:
 
 
 def pareto_chart(points: Sequence[WhatIf]) -> Figure:
-    """Budget against objective, a panel for each alpha and a line for each slack; infeasible budgets at the bottom."""
+    """Draw budget against objective, a panel for each alpha and a line for each slack; infeasible budgets at the bottom."""
     if not points:
         raise ScenarioError("There is nothing to compare: give at least one budget, slack or alpha.")
     alphas = list(dict.fromkeys(point.alpha for point in points))
@@ -177,8 +172,6 @@ def _finish_panel(panel: Axes, points: Sequence[WhatIf], title: str) -> None:
         panel.xaxis.set_minor_locator(NullLocator())
         panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     panel.set_title(title, fontsize=style.TITLE_PT, parse_math=False)
-    panel.set_xlabel("budget, kg CO$_2$e", fontsize=style.FONT_PT)
-    panel.set_ylabel("objective", fontsize=style.FONT_PT)
     panel.margins(x=0.06, y=0.12)
     panel.ticklabel_format(axis="y", useOffset=False)
     objectives = [point.objective for point in points if point.objective is not None]
@@ -186,17 +179,15 @@ def _finish_panel(panel: Axes, points: Sequence[WhatIf], title: str) -> None:
         # One height only: the axis would magnify the rounding.
         middle = max(objectives)
         panel.set_ylim(middle - 0.05 * (abs(middle) or 1), middle + 0.05 * (abs(middle) or 1))
-    panel.grid(color=style.RULE, linewidth=0.5)
-    panel.set_axisbelow(True)
     if all(point.objective is None for point in points):
         panel.set_yticks([])
         panel.set_xlim(0.8 * budgets[0], 1.2 * budgets[-1])
         panel.text(0.5, 0.5, "no budget does", transform=panel.transAxes, ha="center", fontsize=style.FONT_PT)
-    tidy(panel)
+    tidy(panel, grid="both", xlabel="budget, kg CO$_2$e", ylabel="objective")
 
 
 def _notes(figure: Figure, synthetic: bool, notes: Sequence[str]) -> None:
-    """What the reader must know, above the chart."""
+    """Write what the reader must know above the chart."""
     if synthetic or notes:
         figure.suptitle(
             "\n".join(([style.SYNTHETIC] if synthetic else []) + list(notes)),

@@ -20,7 +20,7 @@ _LEAST_CELLS = 8
 
 
 def plan_heatmap(plan: Plan, width: int) -> RenderableType:
-    """A line for each client (above 40 clients for each zone), a character for each slot or bundle of slots."""
+    """Show a line for each client (above 40 clients for each zone), a character for each slot or bundle of slots."""
     rows = schedule_rows(plan, MOST_ROWS)
     names = [printable(label) for label in rows.labels]
     margin = min(max(cell_len(name) for name in names), _LONGEST_NAME, max(width // 3, 4))
@@ -41,7 +41,7 @@ def plan_heatmap(plan: Plan, width: int) -> RenderableType:
 
 
 def _bundles(plan: Plan, room: int) -> list[tuple[int, int]]:
-    """Slots [first, last) of each character up to the end of the run; none reaches across the edge of the window."""
+    """Return the slots [first, last) of each character up to the run's end; none crosses the edge of the window."""
     size = -(-plan.window.stop // room)
     # The two parts round up separately, which can cost one character.
     while -(-plan.before // size) - (-len(plan.window) // size) > room:
@@ -51,7 +51,7 @@ def _bundles(plan: Plan, room: int) -> list[tuple[int, int]]:
 
 
 def _mark(rows: Rows, row: int, first: int, last: int) -> tuple[str, str]:
-    """Character and colour of a bundle: the share of its possible client-slots that is used."""
+    """Return character and colour of a bundle: the share of its possible client-slots that is used."""
     able: NDArray[np.float64] = rows.able[row, first:last]
     if not able.any():
         return CANNOT, "dim"
@@ -62,7 +62,7 @@ def _mark(rows: Rows, row: int, first: int, last: int) -> tuple[str, str]:
 
 
 def _axis(plan: Plan, bundles: list[tuple[int, int]], margin: int) -> list[Text]:
-    """Two lines: ticks, and the times that have room beside each other."""
+    """Return two lines: ticks, and the times that fit beside each other."""
     starts = np.array([first for first, _ in bundles])
     windowed = plan.problem.fine_tune > 0
     ticks, labels, free = [" "] * (margin + len(bundles) + 2), "", 0
@@ -81,7 +81,7 @@ def _axis(plan: Plan, bundles: list[tuple[int, int]], margin: int) -> list[Text]
 
 
 def _key(plan: Plan, rows: Rows, bundles: list[tuple[int, int]]) -> list[Text]:
-    """What the characters mean; only those that can occur."""
+    """Return what the characters mean; only those that can occur."""
     size = max(last - first for first, last in bundles)
     key = Text.assemble((TRAINS, "green"), " trains  ", (IDLE, "red"), " does not")
     if size > 1 or rows.grouped:
@@ -102,7 +102,7 @@ def _key(plan: Plan, rows: Rows, bundles: list[tuple[int, int]]) -> list[Text]:
 
 
 def _fitted(name: str, cells: int) -> str:
-    """A name in exactly so many terminal cells; Chinese and Japanese characters take two."""
+    """Return a name in exactly so many terminal cells; Chinese and Japanese characters take two."""
     most = cells
     while cell_len(shortened(name, most)) > cells:
         most -= 1

@@ -25,12 +25,12 @@ _LONGEST_LABEL = 26
 def partition_chart(
     partition: Sequence[NDArray[np.int64]], labels: ArrayLike, *, names: Sequence[str] = (), title: str = ""
 ) -> Figure:
-    """Clients x classes, darker the more samples, and beside it the samples of each client."""
+    """Draw clients x classes, darker for more samples, beside the samples of each client."""
     return counts_chart(label_counts(partition, labels), names=names, title=title)
 
 
 def counts_chart(counts: ArrayLike, *, names: Sequence[str] = (), title: str = "") -> Figure:
-    """The same from [client, class] counts, as a task's record keeps them."""
+    """Draw the same from [client, class] counts, as a task's record keeps them."""
     held = np.asarray(counts, dtype=np.int64)
     if held.ndim != 2 or not held.size:
         raise ScenarioError(f"The label counts have the shape {held.shape}; give them as [client, class].")

@@ -28,7 +28,7 @@ _SKYLINE_TOP, _SKYLINE_FOOT, _CELL_TOP, _CELL_FOOT = 0.06, 0.44, 0.46, 0.94
 
 
 def schedule_chart(plan: Plan) -> Figure:
-    """Clients x slots: dark green trains, pale red does not; above 60 clients by zone."""
+    """Draw clients x slots: dark green trains, pale red does not; above 60 clients by zone."""
     rows = schedule_rows(plan, MOST_ROWS)
     count = len(rows.labels)
     height = min(max(0.155 * count, 2.4), 0.42 * count if count > 1 else 0.9)
@@ -57,7 +57,7 @@ def schedule_chart(plan: Plan) -> Figure:
 
 
 def cell_codes(plan: Plan, rows: Rows) -> NDArray[np.int64]:
-    """[row, slot], what the cells show."""
+    """Return [row, slot], what the cells show."""
     codes = np.ceil(rows.share * ALL - 1e-9).astype(np.int64)
     codes[rows.able == 0] = CANNOT
     codes[:, plan.problem.rounds + plan.end :] = OVER
@@ -94,7 +94,7 @@ def _draw_cells(axes: Axes, plan: Plan, rows: Rows) -> None:
 
 
 def _runs(line: NDArray[np.bool_]) -> list[tuple[float, float]]:
-    """(start, length) of the stretches that are True."""
+    """Return (start, length) of the stretches that are True."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], line, [False]])))
     return [(float(a), float(b - a)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
@@ -153,7 +153,7 @@ def _range(line: NDArray[np.float64]) -> str:
 
 
 def _write_totals(axes: Axes, rows: Rows, timed: bool) -> None:
-    """Columns to the right of the rows."""
+    """Write columns to the right of the rows."""
     columns = [
         ("slots", [f"{n:,}" for n in rows.slots]),
         ("kg", [f"{kg:.3f}" if rows.kg.max() < 1000 else f"{kg:,.0f}" for kg in rows.kg]),

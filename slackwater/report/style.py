@@ -7,6 +7,11 @@ black-and-white printer.
 
 from __future__ import annotations
 
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
 TRAINS = "#00573F"
 IDLE = "#F7C3B1"
 CANNOT = "#FFFFFF"
@@ -37,24 +42,37 @@ SYNTHETIC = "synthetic intensity"
 
 
 def kilograms(kg: float) -> str:
-    """An amount of CO2e with four digits, without exponents for what people meet."""
+    """Return an amount of CO2e with four digits, without an exponent for usual amounts."""
     return f"{kg:,.0f}" if abs(kg) >= 10_000 else f"{kg:.4g}"
 
 
 def percent(share: float) -> str:
-    """A share as text."""
+    """Return a share as text."""
     return f"{100 * share:.1f} %"
 
 
 def printable(name: str) -> str:
-    """A user's text on one line, without what could move the cursor, break a line or turn the writing direction."""
+    """Return a user's text on one line, without what could move the cursor or turn the writing direction."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
 
 
 def shortened(name: str, most: int) -> str:
-    """At most so many characters; names that differ often do so at an end, so the middle goes."""
+    """Return at most so many characters; the middle is cut, since names often differ at an end."""
     clean = printable(name)
     if len(clean) <= most:
         return clean
     head = (most - 1) // 2
     return f"{clean[:head]}…{clean[len(clean) - (most - 1 - head) :]}"
+
+
+def table(columns: str, **settings: Any) -> Table:
+    """Return an empty terminal table; its columns are separated by |, and > marks those that hold numbers."""
+    made = Table(box=None, header_style="bold", **{"pad_edge": False} | settings)
+    for name in columns.split("|"):
+        made.add_column(name.lstrip(">"), justify="right" if name.startswith(">") else "left")
+    return made
+
+
+def synthetic_note() -> Text:
+    """Return the line that every terminal output of synthetic data carries."""
+    return Text(f"{SYNTHETIC}: typical profiles, not measured", style="bold yellow")

@@ -19,7 +19,7 @@ from slackwater.planning.compare import WhatIf
 from slackwater.planning.plan import Plan, Recommendation
 from slackwater.planning.savings import SavingsStudy
 from slackwater.report.heatmap import plan_heatmap
-from slackwater.report.style import SYNTHETIC, kilograms, percent, printable, shortened
+from slackwater.report.style import SYNTHETIC, kilograms, percent, printable, shortened, synthetic_note, table
 from slackwater.report.view import has_times
 from slackwater.units import G_PER_KG, iso
 
@@ -34,10 +34,11 @@ _COLUMNS = Text(
     style="dim",
 )
 UNDEFINED = "not defined"
+NETWORK_NOT_COUNTED = "not counted: the scenario has no model_mb"
 
 
 def plan_summary(plan: Plan) -> RenderableType:
-    """Status, certificate, metrics, warnings and a table of the clients."""
+    """Show status, certificate, metrics, warnings and a table of the clients."""
     parts: list[RenderableType] = [
         Text(plan.message, style="bold green" if plan.status == "optimal" else "bold yellow")
     ]
@@ -54,25 +55,21 @@ def plan_summary(plan: Plan) -> RenderableType:
 
 
 def recommendation(recommended: Recommendation) -> RenderableType:
-    """What to train the plan with, and why."""
+    """Show what to train the plan with, and why."""
     chosen = ", ".join(f"{key} {value}" for key, value in recommended.settings.items())
     return Group("", _bold(f"Recommended: aggregator {recommended.aggregator} ({chosen})"), *map(Text, recommended.why))
 
 
 def savings_table(study: SavingsStudy) -> RenderableType:
-    """By zone, the largest savings first, and for groups of the cleanest zones."""
-    zones = _table()
-    for name in ("zone", "mean saved", "std", "10 %", "90 %", "kg saved"):
-        zones.add_column(name, justify="left" if name == "zone" else "right")
+    """Show savings by zone, the largest first, and for groups of the cleanest zones."""
+    zones = table("zone|>mean saved|>std|>10 %|>90 %|>kg saved")
     spread = study.client
     order = np.argsort(np.where(np.isnan(spread.mean), np.inf, -spread.mean), kind="stable")
     for zone in order:
         shares = [spread.mean[zone], spread.std[zone], spread.q10[zone], spread.q90[zone]]
         kg = f"{study.saved_kg.mean[zone]:.3f}"
         zones.add_row(_text(study.zones[zone]), *(UNDEFINED if math.isnan(s) else percent(s) for s in shares), kg)
-    groups = _table()
-    for name in ("N", "mean saved", "10 %", "90 %"):
-        groups.add_column(name, justify="right")
+    groups = table(">N|>mean saved|>10 %|>90 %")
     count = len(study.group.mean)
     for n in sorted({n for n in (1, 2, 5, 10, 15, 20, 30, 50, 75, 100) if n < count} | {count}):
         shares = [study.group.mean[n - 1], study.group.q10[n - 1], study.group.q90[n - 1]]
@@ -89,10 +86,8 @@ def savings_table(study: SavingsStudy) -> RenderableType:
 
 
 def compare_table(points: Sequence[WhatIf]) -> RenderableType:
-    """One line for each what-if, and below why some are infeasible."""
-    table = _table()
-    for name in ("alpha", "slack", "budget kg", "status", "s", "objective", "gap", "kg", "slots", "rho_H"):
-        table.add_column(name, justify="left" if name == "status" else "right")
+    """Show a line for each what-if, and why some are infeasible."""
+    rows = table(">alpha|>slack|>budget kg|status|>s|>objective|>gap|>kg|>slots|>rho_H")
     for p in points:
         style = {"optimal": "green", "infeasible": "red"}.get(p.status, "yellow")
         settings: list[RenderableType] = [
@@ -102,10 +97,10 @@ def compare_table(points: Sequence[WhatIf]) -> RenderableType:
             Text(p.status, style=style),
         ]
         if p.objective is None or p.gap is None or p.emissions_kg is None or p.slots is None:
-            table.add_row(*settings, *["-"] * 6)
+            rows.add_row(*settings, *["-"] * 6)
             continue
         figures = [str(p.end), f"{p.objective:.6g}", f"{p.gap:.1e}", kilograms(p.emissions_kg), f"{p.slots:,}"]
-        table.add_row(*settings, *figures, _number(p.rho_h))
+        rows.add_row(*settings, *figures, _number(p.rho_h))
     # Neither alpha nor a smaller budget can make feasible what is not, so one sentence for each slack will do.
     reasons = {p.slack: p for p in sorted(points, key=lambda p: p.budget_kg) if p.status == "infeasible"}
     notes = [Text(f"Infeasible with a slack of {slack}: {printable(p.message)}") for slack, p in reasons.items()]
@@ -113,17 +108,17 @@ def compare_table(points: Sequence[WhatIf]) -> RenderableType:
     if scales:
         notes.append(Text(f"Compare objectives only among lines of the same {' and '.join(scales)}.", style="dim"))
     if any(p.synthetic for p in points):
-        notes.append(Text(f"{SYNTHETIC}: typical profiles, not measured", style="bold yellow"))
-    return Group(table, *notes)
+        notes.append(synthetic_note())
+    return Group(rows, *notes)
 
 
 def zones_table(zones: Iterable[ZoneInfo]) -> RenderableType:
-    """What a source has: zone by zone, hours, mean intensity and gaps."""
+    """Show what a source has by zone: hours, mean intensity and gaps."""
     zones = list(zones)
     sources = {info.source for info in zones}
-    table, synthetic = _table(), False
+    rows, synthetic = Table(box=None, header_style="bold", pad_edge=False), False
     for name in ("zone", "from", "to", *FACTORS, "missing h", *(["source"] if len(sources) > 1 else [])):
-        table.add_column(name, justify="right" if name in (*FACTORS, "missing h") else "left", no_wrap=name != "source")
+        rows.add_column(name, justify="right" if name in (*FACTORS, "missing h") else "left", no_wrap=name != "source")
     for info in zones:
         means = [
             f"{info.mean_kg_per_kwh[factor] * G_PER_KG:.0f}" if factor in info.factors else "-" for factor in FACTORS
@@ -131,14 +126,14 @@ def zones_table(zones: Iterable[ZoneInfo]) -> RenderableType:
         missing = [info.missing_hours[factor] for factor in info.factors]
         gaps = str(missing[0]) if len(set(missing)) == 1 else " / ".join(map(str, missing))
         source = [_text(info.source)] if len(sources) > 1 else []
-        table.add_row(_text(info.zone), iso(info.first), iso(info.last), *means, gaps, *source)
+        rows.add_row(_text(info.zone), iso(info.first), iso(info.last), *means, gaps, *source)
         synthetic = synthetic or info.synthetic
     notes = [Text("direct, lifecycle: mean intensity, g CO2e/kWh. Hours are UTC.", style="dim")]
     if len(sources) == 1:
         notes.append(Text(f"source: {sources.pop()}", style="dim"))
     if synthetic:
-        notes.append(Text(f"{SYNTHETIC}: typical profiles, not measured", style="bold yellow"))
-    return Group(table, *notes)
+        notes.append(synthetic_note())
+    return Group(rows, *notes)
 
 
 def _certificate(plan: Plan) -> list[tuple[str, str]]:
@@ -151,9 +146,12 @@ def _certificate(plan: Plan) -> list[tuple[str, str]]:
             f"({percent(plan.emissions_kg / problem.budget_kg)})",
         )
     ]
-    if out.idle_kg.any() or out.server_kg:
-        causes = [("training", out.training_kg.sum()), ("idle", out.idle_kg.sum()), ("server", out.server_kg)]
-        facts.append(("of which", ", ".join(f"{name} {kilograms(kg)} kg" for name, kg in causes)))
+    by_cause = out.by_cause_kg
+    if any(kg for cause, kg in by_cause.items() if cause != "training"):
+        shown = [cause for cause, kg in by_cause.items() if kg or cause in ("training", "idle", "server")]
+        facts.append(("of which", ", ".join(f"{cause} {kilograms(by_cause[cause])} kg" for cause in shown)))
+    if problem.model_mb is None:
+        facts.append(("network", NETWORK_NOT_COUNTED))
     facts += [
         ("objective", f"{plan.objective:.9g} (alpha {problem.alpha})"),
         ("upper bound", f"{plan.upper_bound:.9g}, gap {plan.gap:.2g}"),
@@ -214,45 +212,31 @@ def _warnings(plan: Plan) -> list[Text]:
 
 def _clients_table(plan: Plan) -> Table:
     fleet, metrics, total = plan.problem.fleet, plan.metrics, plan.emissions_kg or 1.0
-    table = _table()
-    for name in ("client", "zone", "before", "window", "pi", "kg", "share", "absence"):
-        table.add_column(name, justify="left" if name in ("client", "zone") else "right")
+    client_kg, rows = plan.emissions.client_kg, table("client|zone|>before|>window|>pi|>kg|>share|>absence")
     for i in range(min(len(fleet), MOST_ROWS)):
         before = round(float(metrics.pi[i]) * plan.before)
-        kg = float(plan.emissions.training_kg[i] + plan.emissions.idle_kg[i])
+        kg = float(client_kg[i])
         counts = [str(before), str(int(plan.slots_per_client[i]) - before), f"{metrics.pi[i]:.3f}"]
         absence = str(int(metrics.longest_absence[i]))
-        table.add_row(
-            _text(shortened(fleet.names[i], _LONGEST_NAME)),
-            _text(fleet.zone[i]),
-            *counts,
-            f"{kg:.3f}",
-            percent(kg / total),
-            absence,
-        )
-    return table
+        name = _text(shortened(fleet.names[i], _LONGEST_NAME))
+        rows.add_row(name, _text(fleet.zone[i]), *counts, f"{kg:.3f}", percent(kg / total), absence)
+    return rows
 
 
 def _by_zone_table(plan: Plan) -> RenderableType:
     fleet, row, total = plan.problem.fleet, plan.problem.costs.row, plan.emissions_kg or 1.0
     zones = sorted(set(fleet.zone))  # in this order the costs number them
-    kg = np.bincount(row, weights=plan.emissions.training_kg + plan.emissions.idle_kg)
+    kg = np.bincount(row, weights=plan.emissions.client_kg)
     slots, clients = np.bincount(row, weights=plan.slots_per_client), np.bincount(row)
-    table = _table()
-    for name in ("zone", "clients", "slots", "kg", "share"):
-        table.add_column(name, justify="left" if name == "zone" else "right")
+    rows = table("zone|>clients|>slots|>kg|>share")
     order = np.argsort(-kg, kind="stable") if len(zones) > MOST_ROWS else np.arange(len(zones))
     for z in order[:MOST_ROWS]:
-        table.add_row(_text(zones[z]), f"{clients[z]:,}", f"{slots[z]:,.0f}", f"{kg[z]:.3f}", percent(kg[z] / total))
+        rows.add_row(_text(zones[z]), f"{clients[z]:,}", f"{slots[z]:,.0f}", f"{kg[z]:.3f}", percent(kg[z] / total))
     rest = order[MOST_ROWS:]
     if len(rest):
         sums = [f"{clients[rest].sum():,}", f"{slots[rest].sum():,.0f}", f"{kg[rest].sum():.3f}"]
-        table.add_row(f"{len(rest):,} more zones", *sums, percent(kg[rest].sum() / total), style="dim")
-    return table
-
-
-def _table() -> Table:
-    return Table(box=None, header_style="bold", pad_edge=False)
+        rows.add_row(f"{len(rest):,} more zones", *sums, percent(kg[rest].sum() / total), style="dim")
+    return rows
 
 
 def _bold(title: str) -> Text:

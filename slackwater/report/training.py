@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from slackwater.ledger.kinds import KINDS
+from slackwater.ledger.run import RunKind
 from slackwater.report import style
 from slackwater.report.canvas import new_figure, tidy
 from slackwater.units import iso
@@ -22,7 +24,7 @@ _LONGEST_NAME = 20
 
 
 def summary(results: Mapping[str, Result], *, synthetic: bool = False) -> RenderableType:
-    """Runs side by side, the most accurate first, and what a reader must know about them."""
+    """Show runs side by side, the most accurate first, and what a reader must know about them."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run")
     for name in ("accuracy", "worst client", "loss F", "kg", "of budget", "rounds", "updates", "seconds"):
@@ -44,15 +46,16 @@ def summary(results: Mapping[str, Result], *, synthetic: bool = False) -> Render
         "training losses; updates: client-rounds."
     )
     lines = [Text(legend, style="dim")]
+    lines += [Text(KINDS[kind].sentence, style="yellow") for kind in _kinds(results)]
     if synthetic:
-        lines.append(Text(f"{style.SYNTHETIC}: typical profiles, not measured", style="bold yellow"))
+        lines.append(style.synthetic_note())
     lines += [Text(note, style="yellow") for note in _notes(results)]
     lines += [Text(f"{name}: {result.folder}", style="dim") for name, result in results.items() if result.folder]
     return Group(table, *lines)
 
 
 def accuracy_chart(results: Mapping[str, Result], *, synthetic: bool = False) -> Figure:
-    """Test accuracy against kg spent, one line a run."""
+    """Draw test accuracy against kg spent, one line a run."""
     figure = new_figure(1.4 * style.COLUMN_IN, 3.0)
     axes = figure.subplots()
     for number, (name, result) in enumerate(results.items()):
@@ -69,20 +72,28 @@ def accuracy_chart(results: Mapping[str, Result], *, synthetic: bool = False) ->
     for budget_kg in sorted({result.budget_kg for result in results.values()}):
         axes.axvline(budget_kg, color=style.MUTED, linestyle=":", linewidth=1.0, label="budget")
     axes.set_xlim(left=0)
-    axes.set_xlabel("kg CO$_2$e spent", fontsize=style.FONT_PT)
-    axes.set_ylabel("test accuracy, %", fontsize=style.FONT_PT)
-    axes.grid(color=style.RULE, linewidth=0.5)
-    axes.set_axisbelow(True)
-    tidy(axes)
+    tidy(axes, grid="both", xlabel="kg CO$_2$e spent", ylabel="test accuracy, %")
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=style.FONT_PT)
-    if synthetic:
-        figure.suptitle(style.SYNTHETIC, fontsize=style.FONT_PT, color=style.WARNING, fontweight="bold")
+    title_kinds(figure, _kinds(results), synthetic=synthetic)
     return figure
 
 
+def title_kinds(figure: Figure, kinds: Sequence[RunKind], *, synthetic: bool) -> None:
+    """Write above a chart what kind of runs it shows, and whether their intensity is synthetic."""
+    words = [*(KINDS[kind].title + "s" for kind in kinds), *([style.SYNTHETIC] if synthetic else [])]
+    if words:
+        figure.suptitle(", ".join(words), fontsize=style.FONT_PT, color=style.WARNING, fontweight="bold")
+
+
+def _kinds(results: Mapping[str, Result]) -> list[RunKind]:
+    """Return the kinds of these runs that are not live."""
+    return [kind for kind in dict.fromkeys(result.kind for result in results.values()) if kind != "live"]
+
+
 def to_dict(result: Result) -> dict[str, Any]:
-    """A result in plain types."""
+    """Return a result in plain types."""
     return {
+        "kind": result.kind,
         "accuracy": result.accuracy,
         "worst_client_accuracy": result.worst_client_accuracy,
         "client_accuracy": dict(result.client_accuracy),
@@ -118,7 +129,7 @@ def _worst(result: Result) -> str:
 
 
 def _notes(results: Mapping[str, Result]) -> list[str]:
-    """Each note once: with the run's name unless it is true of all."""
+    """Return each note once, with the run's name unless it is true of all."""
     every = {
         note: [name for name, result in results.items() if note in result.notes]
         for result in results.values()

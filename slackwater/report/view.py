@@ -56,14 +56,14 @@ class Rows:
 
     @property
     def grouped(self) -> bool:
-        """Whether a row is more than a client."""
+        """Return whether a row is more than one client."""
         return self.by != "client"
 
 
 def schedule_rows(plan: Plan, most: int) -> Rows:
-    """By client up to `most` clients, else by zone, else (more zones than that) by zones of like intensity."""
+    """Return rows by client up to `most` clients, else by zone, else by zones of similar intensity."""
     fleet, costs = plan.problem.fleet, plan.problem.costs
-    kg = plan.emissions.training_kg + plan.emissions.idle_kg
+    kg = plan.emissions.client_kg
     if len(fleet) <= most:
         return Rows(
             by="client",
@@ -120,7 +120,7 @@ def _grouped(
 def _mean(
     values: NDArray[np.generic], which: NDArray[np.intp], group: NDArray[np.intp], clients: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """[group, slot], the mean over clients of values[which]; a million clients share few pairs of group and row."""
+    """Return [group, slot], the mean over clients of values[which]; a million clients share few pairs of group and row."""
     pairs, times = np.unique(group * len(values) + which, return_counts=True)
     sums = np.zeros((len(clients), values.shape[1]))
     np.add.at(sums, pairs // len(values), values[pairs % len(values)] * times[:, None])
@@ -128,12 +128,12 @@ def _mean(
 
 
 def has_times(problem: Problem) -> bool:
-    """Whether slots have real times: costs given as a bare array are counted from 1970, which would mislead."""
+    """Return whether slots have real times: bare costs are counted from 1970, which would mislead."""
     return problem.traces.start != _NO_TIMES
 
 
 def time_marks(problem: Problem, slots: int, most: int) -> list[tuple[float, str]]:
-    """At most about `most` round times within the first `slots` slots: position in slots, and label (UTC)."""
+    """Return at most about `most` round times within the first `slots` slots: position in slots, and label (UTC)."""
     most = max(most, 1)
     if not has_times(problem):
         step = next(s for e in range(9) for s in (10**e, 2 * 10**e, 5 * 10**e) if slots / s <= most)
@@ -152,7 +152,7 @@ def time_marks(problem: Problem, slots: int, most: int) -> list[tuple[float, str
 
 
 def time_title(problem: Problem, slots: int) -> str:
-    """What the marks of the time axis count."""
+    """Return the title of the time axis."""
     if not has_times(problem):
         return "slot"
     first, last = problem.first_slot.year, problem.slot_start(slots - 1).year

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from slackwater.carbon.traces import Provenance, Traces
-from slackwater.ledger import EvaluationRecord, ModelledCharges, RoundRecord, Run
+from slackwater.ledger import Attempt, Charge, EvaluationRecord, ModelledCharges, Replan, RoundRecord, Run, RunKind
+from slackwater.ledger.queries import ToCome
 from slackwater.planning.fleet import Client
 from slackwater.planning.given import plan_from_matrix
 from slackwater.planning.plan import Plan
@@ -56,7 +57,7 @@ def rich_plan() -> Plan:
     return plan_from_matrix(replace(base.problem, clients=clients), list(MATRIX.values()), end=2)
 
 
-def write(folder: Path, schedule: Plan, *, until: int = 3, status: str = "done") -> Path:
+def write(folder: Path, schedule: Plan, *, until: int = 3, status: str = "done", kind: RunKind = "simulated") -> Path:
     """A run by the plan, as far as slot `until`."""
     with Run.create(
         folder,
@@ -64,6 +65,7 @@ def write(folder: Path, schedule: Plan, *, until: int = 3, status: str = "done")
         budget_kg=schedule.problem.budget_kg,
         settings={"aggregator": "memory", "seed": 0},
         task={"name": "digits"},
+        kind=kind,
     ) as run:
         charges = ModelledCharges(schedule)
         number = 0
@@ -109,7 +111,7 @@ def _round(slot: int, number: int, names: tuple[str, ...], spent_kg: float) -> R
         slot=slot,
         number=number,
         slot_start=START + timedelta(hours=slot),
-        in_window=slot == 3,
+        in_window=slot >= 3,
         participants=names,
         weights=ones,
         losses=ones,
@@ -119,3 +121,96 @@ def _round(slot: int, number: int, names: tuple[str, ...], spent_kg: float) -> R
         seconds=0.1,
         accuracy=0.8,
     )
+
+
+REPLANNED_INTENSITY = {"A": [0.1, 0.2, 0.3, 0.4, 0.2, 0.1], "B": [0.5, 0.4, 0.3, 0.2, 0.3, 0.4]}
+IN_FORCE: dict[int, dict[tuple[str, str], float]] = {
+    0: {("alice", "training"): 0.11},
+    1: {("bob", "training"): 0.75},
+    2: {},
+    3: {("alice", "training"): 0.38, ("bob", "training"): 0.42},
+    4: {("alice", "training"): 0.22, ("bob", "training"): 0.58},
+}
+"""What the plan in force expected of each slot: 0.11, 0.75, 0.8 and 0.8 kg."""
+
+
+def first_plan() -> Plan:
+    """The plan that `replanned` begins with: over after four slots, 0.1 + 0.4 and 0.6 + 0.4 = 1.5 kg."""
+    traces = Traces(
+        zones=("A", "B"),
+        start=START,
+        intensity=np.array(list(REPLANNED_INTENSITY.values())),
+        factor="direct",
+        provenance=tuple(Provenance(zone=zone, source="neso") for zone in ("A", "B")),
+    )
+    clients = [Client(name="alice", zone="A", energy_kwh=1.0), Client(name="bob", zone="B", energy_kwh=2.0)]
+    problem = Problem(clients=clients, traces=traces, rounds=2, slack=4, fine_tune=1, budget_kg=5.0)
+    return plan_from_matrix(problem, [[1, 0, 0, 1, 0, 0], [0, 0, 1, 1, 0, 0]], end=2)
+
+
+def replanned(folder: Path, *, until: int = 4, note: bool = True, kind: RunKind = "live") -> Path:
+    """A live run that was re-planned in slot 1, and ends a slot after its first plan; nothing of it went wrong.
+
+    The ledger has 0.1, 0.8 and 0.8 kg in slots 0, 1 and 3, and 0.9 + 1.1 kg in slot 4, which is not settled.
+    """
+    schedule = first_plan()
+    names = ("alice", "bob")
+    with Run.create(
+        folder,
+        plan=schedule.to_dict(),
+        budget_kg=5.0,
+        settings={"aggregator": "echo", "seed": 0, "slot_seconds": None},
+        task={"name": "app", "live": True},
+        kind=kind,
+    ) as run:
+        number = 0
+        for slot in range(until + 1):
+            who = [client for client, cause in IN_FORCE[slot] if cause == "training"]
+            if note:
+                run.journal.note_planned(slot, IN_FORCE[slot])
+            if slot == 1:
+                run.journal.note_replan(
+                    Replan(slot=1, reason="due", changes={"bob": (1, 2)}, reserve_kg=0.1, planned_kg=2.45)
+                )
+            _train(run, slot, who, settled=slot < 4)
+            if who:
+                run.record(_round(slot, number, tuple(who), run.ledger.spent_kg()))
+                number += 1
+            rest = [sum(IN_FORCE[later].values()) for later in range(slot + 1, 5)]
+            wanted = [[(name, "training") in IN_FORCE[later] for later in range(slot + 1, 5)] for name in names]
+            come = ToCome(slot=slot + 1, kg=np.array(rest), schedule=np.array(wanted, dtype=bool).reshape(2, len(rest)))
+            coming = [
+                {"slot": t, "at": (START + timedelta(hours=t)).isoformat(), "clients": ["bob"]}
+                for t in (3, 4)
+                if t > slot
+            ]
+            run.journal.put(to_come=come.to_dict(), coming=coming, guide={}, open=None)
+        run.set_status("done" if until == 4 else "running")
+    return folder
+
+
+def _train(run: Run, slot: int, names: list[str], *, settled: bool) -> None:
+    start, energy = START + timedelta(hours=slot), {"alice": 1.0, "bob": 2.0}
+    zone, held = {"alice": "A", "bob": "B"}, {"alice": 0.9, "bob": 0.55}
+    lines = [
+        Charge(
+            slot=slot,
+            slot_start=start,
+            client=name,
+            zone=zone[name],
+            kg=energy[name] * held[name],
+            energy_kwh=energy[name],
+            intensity_kg_per_kwh=held[name],
+            intensity_source="upper bound from the last 28 days",
+            intensity_kind="bound",
+            factor="direct",
+            started_at=start,
+            ended_at=start + timedelta(hours=1),
+        )
+        for name in names
+    ]
+    run.ledger.charge(*lines)
+    run.journal.note(*(Attempt(slot=slot, client=name, sent_at=start, outcome="done") for name in names))
+    for line in run.ledger.unsettled() if settled else ():
+        actual = REPLANNED_INTENSITY[line.zone][slot]
+        run.ledger.settle(line, actual, source="neso", kind="actual")

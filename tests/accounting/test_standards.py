@@ -14,9 +14,9 @@ from report_runs import plan, rich_plan, write
 
 from slackwater.accounting import ReportSettings, make_statement
 from slackwater.accounting.comparison import same_work_without_slack
-from slackwater.accounting.reading import Work
 from slackwater.accounting.standards import embodied_share_kg, unit_name
 from slackwater.errors import ScenarioError
+from slackwater.ledger.queries import Work
 from slackwater.planning.given import plan_from_matrix
 
 
@@ -52,6 +52,19 @@ def test_sci_counts_idle_server_and_pue_once(tmp_path: Path) -> None:
     doubled = make_statement(folder, ReportSettings(pue=2.0)).sci
     assert doubled.operational_kg == pytest.approx(2 * 0.55 + 1.2 + 0.12)
     assert make_statement(folder, ReportSettings(pue=2.0)).account.total_kg == pytest.approx(1.87)
+
+
+def test_network_and_evaluation_are_in_every_figure(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", plan(model_mb=5000.0, evaluation_share=0.1))
+    # 0.01 kWh/GB x 2 x 5 GB = 0.1 kWh a client-slot: alice 0.05 kg, bob 0.05 kg; evaluation a tenth of 1.5 kg
+    found = make_statement(folder)
+    assert found.account.total_kg == pytest.approx(1.5 + 0.1 + 0.15) == found.sci.operational_kg
+    assert found.planned.planned_kg == pytest.approx(found.planned.realised_kg)
+    assert (found.planned.client_slots_as_planned, found.planned.deviations) == (4, ())
+    for one in found.planned.by_client:
+        assert one.planned_kg == pytest.approx(one.realised_kg)
+    # a PUE of 2 for the sites doubles training and evaluation; the network is at none of them
+    assert make_statement(folder, ReportSettings(pue=2.0)).sci.operational_kg == pytest.approx(2 * 1.65 + 0.1)
 
 
 @pytest.mark.parametrize(

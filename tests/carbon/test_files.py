@@ -221,3 +221,10 @@ def test_real_portal_files_equal_the_tidy_ones(shared_data: Path) -> None:
         assert (portal.zone, portal.start_minute, portal.steps) == (tidy.zone, tidy.start_minute, 8760)
         for factor in ("direct", "lifecycle"):
             np.testing.assert_array_equal(portal.intensity[factor], tidy.intensity[factor])
+
+
+def test_a_mistyped_year_does_not_fill_the_memory(tmp_path: Path) -> None:
+    """Two lines would become an array of a billion steps."""
+    rows = [*tidy_hours("2022-01-01T00:00", 3), "9022-01-01T00:00Z,100,150"]
+    with pytest.raises(DataError, match=r"DE_2022.csv reach from 2022-01-01T00:00Z to 9022-01-01T00:00Z. Is a year"):
+        read(write(tmp_path / "DE_2022.csv", TIDY, *rows))

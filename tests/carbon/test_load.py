@@ -145,12 +145,20 @@ def test_the_shared_range_is_cut_to_whole_slots(tmp_path: Path) -> None:
     assert (traces.start, traces.slots) == (START + timedelta(hours=6), 3)
 
 
+def test_zones_that_only_touch_share_nothing(tmp_path: Path) -> None:
+    write(tmp_path, hours=24)
+    write(tmp_path, zone="FR", hours=24, start=START + timedelta(hours=24))
+    with pytest.raises(DataError, match=r"The zones share no 60-minute slot: DE .*, FR .* Take zones"):
+        load_traces(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"factor": "lca"}, "factor is 'lca'; choose 'direct' or 'lifecycle'"),
         ({"slot_minutes": 45}, "slot_minutes is 45; a slot is a whole part of an hour"),
-        ({"slot_minutes": 300}, "slot_minutes is 300"),
+        ({"slot_minutes": 90}, "slot_minutes is 90; a slot is a whole part of an hour"),
+        ({"slot_minutes": 300}, "slot_minutes is 300; a slot is a whole part of an hour"),
         ({"slot_minutes": 0}, "slot_minutes is 0"),
         ({"hours": 0}, "hours is 0; give a whole number of 60-minute slots"),
         ({"hours": 5, "slot_minutes": 120}, "hours is 5; give a whole number of 120-minute slots"),

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slackwater.carbon.series import ZoneSeries, describe_gaps, fill, gaps_of, hours_in, to_slots
+from slackwater.carbon.series import ZoneSeries, check_slots, describe_gaps, fill, gaps_of, hours_in, to_slots
+from slackwater.errors import ScenarioError
 
 NAN = float("nan")
 DAY = 18_993 * 1440  # 2022-01-01T00:00Z
@@ -18,6 +19,28 @@ def series(values: list[float], step_minutes: int = 60, start_minute: int = DAY)
         steps=len(values),
         intensity={"direct": np.array(values)},
     )
+
+
+def accepted(slot_minutes: int) -> bool:
+    try:
+        check_slots(slot_minutes, 0)
+    except ScenarioError:
+        return False
+    return True
+
+
+def test_a_slot_divides_an_hour_or_is_whole_hours_that_divide_a_day() -> None:
+    parts_of_an_hour = [1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60]
+    whole_hours = [120, 180, 240, 360, 480, 720, 1440]
+    assert [minutes for minutes in range(-60, 3000) if accepted(minutes)] == parts_of_an_hour + whole_hours
+    with pytest.raises(ScenarioError, match="slot_minutes is 90; a slot is a whole part of an hour"):
+        check_slots(90, 0)
+
+
+def test_the_longest_gap_to_fill_is_not_negative() -> None:
+    check_slots(60, 0)
+    with pytest.raises(ScenarioError, match="fill_hours is -1; give 0 to fill no gaps"):
+        check_slots(60, -1)
 
 
 def gap_texts(one: ZoneSeries) -> list[str]:

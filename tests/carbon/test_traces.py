@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from slackwater.carbon import Provenance, Traces
+from slackwater.carbon.traces import Origin, origins_of
 from slackwater.errors import DataError, ScenarioError
+from slackwater.units import utc
 
 START = datetime(2022, 1, 1, tzinfo=UTC)
 
@@ -44,17 +46,35 @@ def test_a_slot_is_as_certain_as_its_least_certain_hour() -> None:
         zone="DE",
         source="a provider",
         filled_hours=(hours[1],),
-        estimated_hours=(hours[2],),
-        forecast_hours=(hours[4],),
+        origins=(
+            Origin(start=hours[2], hours=1, source="a provider", kind="estimated"),
+            Origin(start=hours[4], hours=1, source="a forecaster", kind="forecast", issued_at=hours[0]),
+        ),
     )
     one = timedelta(hours=1)
-    certainties = [known.certainty(START + hour * one, START + (hour + 1) * one) for hour in range(6)]
+    certainties = [known.origin(START + hour * one, START + (hour + 1) * one)[1] for hour in range(6)]
     assert certainties == ["actual", "estimated", "estimated", "actual", "forecast", "actual"]
-    assert known.certainty(START + 2 * one, START + 6 * one) == "forecast"
-    assert known.certainty(START + 4.5 * one, START + 4.75 * one) == "forecast"
-    assert Provenance(zone="DE", source="typical", synthetic=True).certainty(START, START + one) == "synthetic"
+    assert known.origin(START + 2 * one, START + 6 * one)[1] == "forecast"
+    assert known.origin(START + 4.5 * one, START + 4.75 * one)[1] == "forecast"
+    assert Provenance(zone="DE", source="typical", synthetic=True).origin(START, START + one)[1] == "synthetic"
     assert Provenance.from_dict(known.to_dict()) == known
     assert set(Provenance(zone="FR", source="a file").to_dict()) == {"zone", "source", "synthetic", "filled_hours"}
+    assert known.origin(utc(hours[4]), utc(hours[5])) == ("a forecaster", "forecast")
+    assert (known.hours("estimated"), known.hours("forecast")) == ((hours[2],), (hours[4],))
+
+
+def test_files_from_before_origins_keep_the_kinds_of_their_hours() -> None:
+    hours = [f"2022-01-01T{hour:02}:00Z" for hour in range(6)]
+    old = {"zone": "DE", "source": "neso", "synthetic": False, "filled_hours": [], "forecast_hours": hours[2:5]}
+    known = Provenance.from_dict(old)
+    assert known.origins == (Origin(start=hours[2], hours=3, source="neso", kind="forecast"),)
+    assert Provenance.from_dict(known.to_dict()) == known
+
+
+def test_hours_of_one_origin_are_one_run_of_them() -> None:
+    start = utc("2022-01-01T00:00Z")
+    hours = [(start + timedelta(hours=i), "a", "forecast", start if i < 3 else None) for i in (0, 1, 2, 3, 5)]
+    assert [one.hours for one in origins_of(hours)] == [3, 1, 1]
 
 
 @pytest.mark.parametrize(("start", "slots"), [("2021-12-31T23:00Z", 2), ("2022-01-01T05:00Z", 2)])
@@ -107,3 +127,20 @@ def test_one_row_for_each_zone(shape: tuple[int, ...]) -> None:
 def test_synthetic_if_any_zone_is() -> None:
     assert not traces().synthetic
     assert traces(provenance=(Provenance(zone="DE", source="typical", synthetic=True),)).synthetic
+
+
+def test_zones_with_a_forecast_hour_are_named() -> None:
+    assert traces().forecast_zones() == []
+    came = Origin(start="2022-01-01T00:00Z", hours=3, source="a", kind="actual")
+    ahead = Origin(start="2022-01-01T03:00Z", hours=3, source="a", kind="forecast")
+    mixed = (
+        Provenance(zone="DE", source="a", origins=(came,)),
+        Provenance(zone="FR", source="a", origins=(came, ahead)),
+    )
+    assert traces(provenance=mixed).forecast_zones() == ["FR"]
+
+
+@pytest.mark.parametrize("hours", [0, -3, 10**12, True, 2.5])
+def test_an_origin_of_absurd_length_is_refused(hours: object) -> None:
+    with pytest.raises(DataError, match="is damaged"):
+        Origin(start="2022-01-01T00:00Z", hours=hours, source="a", kind="forecast")  # type: ignore[arg-type]

@@ -61,6 +61,17 @@ def _archive(folder: Path, days: int = 20) -> Path:
     return folder
 
 
+def test_network_and_evaluation_are_in_the_costs(tmp_path: Path) -> None:
+    budgets = []
+    for more in ("", "model_mb = 1500\nnetwork_kwh_per_gb = 0.1\nevaluation_share = 0.25"):
+        arguments = ["--repeat", 1, "--forecast", "persistence", "--replan", "never", "--budget-rounds", 3, "--json"]
+        done = _run(_scenario(tmp_path, more), *arguments)
+        assert done.exit_code == 0, (done.output, done.exception)
+        (row,) = json.loads(done.stdout)["runs"]
+        budgets.append(row["budget_kg"])
+    assert budgets[1] == pytest.approx(budgets[0] * (1 + 0.25 + 0.3 / 0.3))  # 0.3 kWh sent beside 0.3 kWh of training
+
+
 def test_a_table_a_picture_and_files(scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     out, chart = tmp_path / "out", tmp_path / "picture.png"
@@ -143,7 +154,7 @@ def test_what_is_wrong_is_said(scenario: Path, arguments: list[str], sentence: s
     [
         ("max_parallel = 1", "A back-test does not know max_parallel"),
         ("slot_minutes = 240", "--replan 6h is not a whole number of slots of 240 minutes"),
-        ('data = {source = ["neso"]}', "takes its actuals from files, not from providers"),
+        ('data = {source = ["neso"]}', "Providers are asked for a period"),
     ],
 )
 def test_a_scenario_that_cannot_be_run_is_refused(tmp_path: Path, more: str, sentence: str) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from scripts import script
 
 from slackwater.carbon.typical import typical_zones
 from slackwater.cli.main import cli
@@ -100,34 +99,3 @@ def test_mistakes_are_said(args: tuple[str, ...], said: str) -> None:
 def test_mistakes_with_forecasts(folder: Path) -> None:
     assert "not both" in run("--forecasts", str(folder), "--data", "x", code=2).stderr
     assert "no forecast file for zone 'DE'" in run("DE", "--forecasts", str(folder), code=2).stderr
-
-
-def test_the_experiment_on_the_smallest_of_what_it_does(tmp_path: Path, folder: Path) -> None:
-    module = script("experiments/forecasts.py")
-    results = tmp_path / "results"
-    common = ["--results", str(results)]
-    for args in (
-        ["archives", "--forecasts", str(folder), "--zones", "Z0", "--every", "9", *common],
-        ["limits", "--forecasts", str(folder), "--zones", "Z0", "--every", "9", *common],
-        ["actuals", "--zones", "DE,FR", "--windows", "1", *common],
-        ["errors", "--zones", "DE,FR", "--every", "2000", *common],
-    ):
-        first = CliRunner().invoke(module.main, args)
-        assert first.exit_code == 0, (first.output, first.exception)
-        again = CliRunner().invoke(module.main, args)
-        assert again.stderr == "", "what is stored is not done again"
-    shown = CliRunner().invoke(module.main, ["table", *common]).stdout
-    assert "| blend | held out | 1 |" in shown
-    assert "| ridge | " in shown
-    assert "| next 48 h known | held out | 1 |" in shown
-    assert (results / "forecast_archives.csv").read_text().startswith("half,zone,method,windows,mape_day1")
-
-
-def test_the_weights_can_be_fitted_anew(tmp_path: Path, folder: Path) -> None:
-    made = archive(traces(45, 1))
-    write_file(made, "Z0", tmp_path / "Z0_Test_forecast.csv")
-    args = ["weights", "--data", "typical", "--forecasts", str(tmp_path), "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(script("experiments/forecasts.py").main, args)
-    assert result.exit_code == 0, (result.output, result.exception)
-    assert (tmp_path / "out" / "ridge_prior.csv").read_text().startswith("from_hour,last,")
-    assert (tmp_path / "out" / "blend_prior.csv").read_text().count("\n") == 15

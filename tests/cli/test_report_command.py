@@ -14,6 +14,7 @@ sys.path.append(str(Path(__file__).parents[1] / "accounting"))
 from report_runs import HOSTILE, plan, rich_plan, write
 
 from slackwater.cli.main import cli
+from slackwater.planning.plan import Plan
 
 
 @pytest.fixture
@@ -55,12 +56,85 @@ def test_json_equals_the_ledger(folder: Path) -> None:
     assert data["model_card"].startswith("---\nco2_eq_emissions")
 
 
+def test_embodied_emissions_of_a_device(folder: Path) -> None:
+    plain = json.loads(report("run", "--json").stdout)["sci"]
+    found = json.loads(report("run", "--json", "--embodied-kg", 1000, "--lifetime", 5).stdout)["sci"]
+    # alice waits in all four hours, bob trains in two: 6 device-hours of 1,000 kg over 5 years
+    assert found["embodied_kg"] == pytest.approx(1000 * 6 / (5 * 8760))
+    assert found["score_g"] == pytest.approx(plain["score_g"] + 1000 * found["embodied_kg"])
+    assert plain["embodied_kg"] is None
+    shorter = json.loads(report("run", "--json", "--embodied-kg", 1000).stdout)["sci"]
+    assert shorter["embodied_kg"] == pytest.approx(1000 * 6 / (4 * 8760))
+
+
+@pytest.mark.parametrize(
+    ("options", "relative"),
+    [
+        (("--intensity-uncertainty", 10), 0.10),
+        (("--energy-uncertainty", 15), 0.15),
+        (("--intensity-uncertainty", 30, "--energy-uncertainty", 40), 0.5),
+    ],
+)
+def test_uncertainty_is_given_in_percent(folder: Path, options: tuple[object, ...], relative: float) -> None:
+    data = json.loads(report("run", "--json", *options).stdout)
+    total, found = data["account"]["total_kg"], data["uncertainty"]
+    assert found["relative"] == pytest.approx(relative)
+    assert found["low_kg"] == pytest.approx(total * (1 - relative))
+    assert found["high_kg"] == pytest.approx(total * (1 + relative))
+    report("run", "--html", "r.html", *options)
+    page = Path("r.html").read_text()
+    assert f"± {relative:.1%}" in page
+    both = "leaves out" not in page
+    assert both == (len(options) == 4)
+
+
+def test_who_reports_and_the_units_of_ai(folder: Path) -> None:
+    data = json.loads(
+        report(
+            "run", "--json", "--organisation", "Example Labs", "--preparer", "A. Person", "--date", "2026-03-01",
+            "--tokens", "2e6", "--flops", "1e12",
+        ).stdout
+    )  # fmt: skip
+    made = data["preparation"]
+    assert (made["organisation"], made["preparer"], made["prepared_on"]) == ("Example Labs", "A. Person", "2026-03-01")
+    grams = 1000 * data["account"]["total_kg"]
+    assert [(one["unit"], one["score_g"]) for one in data["sci"]["per"]] == [
+        ("training token", pytest.approx(grams / 2e6)),
+        ("FLOP", pytest.approx(grams / 1e12)),
+    ]
+    report("run", "--html", "r.html", "--tokens", "2e6", "--organisation", "Example Labs")
+    page = Path("r.html").read_text()
+    assert "SCI per training token" in page
+    assert "Example Labs" in page
+
+
+def test_the_organisation_of_a_scenario_reaches_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    client = '[[client]]\nname = "lyon"\nzone = "FR"\npower_w = 300\n'
+    head = 'start = 2022-01-01T00:00:00Z\nrounds = 2\nbudget_kg = 1.0\n[report]\norganisation = "Example Labs"\n'
+    Path("s.toml").write_text(head + client)
+    shown = CliRunner().invoke(cli, ["plan", "s.toml", "--out", "."])
+    assert shown.exit_code == 0, shown.output
+    write(tmp_path / "run", Plan.load("plan.json"), until=1)
+    assert json.loads(report("run", "--json").stdout)["preparation"]["organisation"] == "Example Labs"
+
+
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
         (("nowhere",), 1, "There is no run in nowhere"),
         (("run", "--functional-unit", "per patient"), 2, "--units"),
         (("run", "--functional-unit", ""), 2, "empty"),
+        (("run", "--functional-unit", "token"), 2, "--tokens"),
+        (("run", "--functional-unit", "per FLOP"), 2, "--flops"),
+        (("run", "--tokens", "0"), 2, "tokens is 0"),
+        (("run", "--flops", "nan"), 2, "flops is nan"),
+        (("run", "--organisation", " "), 2, "empty"),
+        (("run", "--date", "1st of May"), 2, "1st of May"),
+        (("run", "--embodied-kg", "-1"), 2, "embodied_kg is -1"),
+        (("run", "--embodied-kg", "1", "--embodied-total-kg", "1"), 2, "not both"),
+        (("run", "--intensity-uncertainty", "-1"), 2, "intensity uncertainty is -0.01"),
+        (("run", "--energy-uncertainty", "nan"), 2, "energy uncertainty is nan"),
         (("run", "--pue", "0.5"), 2, "pue is 0.5"),
         (("run", "--html", "x", "--csv", "x"), 2, "same name"),
         (("run", "--csv", "run/run.db"), 2, "part of the run"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
@@ -59,6 +61,57 @@ def test_off_the_loopback_it_prints_a_token_and_asks_for_it(tmp_path: Path) -> N
         asked = urllib.request.Request(f"{bare}api/sources", headers={"Authorization": f"Bearer {token}"})
         with urllib.request.urlopen(asked) as answer:
             assert answer.status == 200
+
+
+def _status(address: str, path: str = "/api/sources", **headers: str) -> int:
+    """The status of an answer, whatever it is; `headers` with _ for -."""
+    parts = urlsplit(address)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=60)
+    connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def test_on_the_loopback_it_asks_for_a_token_where_that_is_required(tmp_path: Path) -> None:
+    with _served(tmp_path, "--require-token") as (address, process):
+        bare, _, token = address.partition("/?token=")
+        assert bare.startswith("http://127.0.0.1:")
+        assert len(token) >= 32
+        for path in ("/", "/api/sources", "/app.js", "/?token=", "/?token=" + "x" * len(token)):
+            assert _status(bare, path) == 401, path
+        assert _status(bare, f"/?token={token}") == 303
+        assert _status(bare, Authorization=f"Bearer {token}") == 200
+        assert _status(bare, Authorization=f"Bearer {token[:-1]}") == 401
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+        assert "The token is shown only here." in errors
+        assert token not in errors
+
+
+def test_a_further_name_is_answered_and_no_other(tmp_path: Path) -> None:
+    with _served(tmp_path, "--allow-host", "grid.example", "--allow-host", "Other.example") as (address, _):
+        port = urlsplit(address).port
+        for name in ("grid.example", "other.example", "GRID.example"):
+            # A proxy in front has a port of its own, and sends none where it is the usual one.
+            for host in (name, f"{name}:{port}", f"{name}:8443"):
+                assert _status(address, Host=host) == 200, host
+        assert _status(address, Host=f"127.0.0.1:{port}") == 200
+        for host in ("evil.example", f"evil.example:{port}", f"sub.grid.example:{port}", "127.0.0.1:8443", ""):
+            assert _status(address, Host=host) == 421, host
+        assert _status(address, Host="grid.example", Origin="https://grid.example") == 200
+        assert _status(address, Host="grid.example", Origin="https://evil.example") == 403
+    with _served(tmp_path) as (address, _):
+        assert _status(address, Host=f"grid.example:{urlsplit(address).port}") == 421
+
+
+@pytest.mark.parametrize("name", ["https://grid.example", "grid.example:443", "grid.example/page", "", "a b"])
+def test_a_further_name_is_a_bare_one(name: str, tmp_path: Path) -> None:
+    (tmp_path / "scenario.toml").write_text(SCENARIO)
+    refused = CliRunner().invoke(cli, ["serve", str(tmp_path), "--no-open", "--port", "0", "--allow-host", name])
+    assert refused.exit_code == 2
+    assert "'--allow-host'" in refused.stderr
+    assert "dash.example" in refused.stderr
 
 
 def test_mistakes_are_sentences(tmp_path: Path) -> None:

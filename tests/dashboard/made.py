@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import tomlkit
 
 import slackwater as sw
 from slackwater.carbon.traces import Provenance
-from slackwater.dashboard.scenario_text import value
 from slackwater.ledger import ModelledCharges, RoundRecord, Run
 from slackwater.planning.plan import Plan
 
@@ -41,7 +41,9 @@ HOSTILE = (
 def scenario(folder: Path, *, names: tuple[str, ...] = ZONES, head: str = SCENARIO) -> Path:
     """A scenario of seven clients."""
     folder.mkdir(parents=True, exist_ok=True)
-    clients = "".join(CLIENT.format(name=value(name), zone=zone) for name, zone in zip(names, ZONES, strict=False))
+    clients = "".join(
+        CLIENT.format(name=tomlkit.item(name).as_string(), zone=zone) for name, zone in zip(names, ZONES, strict=False)
+    )
     path = folder / "scenario.toml"
     path.write_text(head + clients, encoding="utf-8")
     return path

@@ -13,10 +13,14 @@ import numpy as np
 import pytest
 from made import HOSTILE, do_rounds, hostile_plan, scenario, small_plan, start_run
 
+sys.path.append(str(Path(__file__).parents[1] / "accounting"))
+from report_runs import replanned
+
 import slackwater as sw
 from slackwater.config import load_scenario
 from slackwater.dashboard.server import Dashboard
-from slackwater.ledger import Attempt, Replan
+from slackwater.ledger import Attempt, Replan, RunKind
+from slackwater.ledger.kinds import KINDS
 from slackwater.scenario_template import SCENARIO as DEMO
 
 Serve = Callable[..., Dashboard]
@@ -143,7 +147,7 @@ def test_copy_as_scenario_is_what_the_command_reads(serve: Serve, page_of: Open,
     text = page.input_value("#toml")
     assert page.evaluate("navigator.clipboard.readText()") == text
     (tmp_path / "copied.toml").write_text(text, encoding="utf-8")
-    found = sw.plan(load_scenario(tmp_path / "copied.toml").problem(tmp_path))
+    found = sw.plan(load_scenario(tmp_path / "copied.toml").problem())
     assert found.problem.slack == 9
     assert f"s = {found.end}" in page.text_content("#end-out")
 
@@ -192,7 +196,7 @@ sw.train(plan, task, local_steps=4, eval_every=2, threads=1, out=out, progress=l
 def test_a_training_run_of_the_demo_is_watched_to_its_end(serve: Serve, page_of: Open, tmp_path: Path) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text(DEMO.replace("budget_kg = 3.0", "budget_kg = 1.2"))
-    plan = sw.plan(load_scenario(path).problem(tmp_path), end=20)
+    plan = sw.plan(load_scenario(path).problem(), end=20)
     plan.save(tmp_path / "plan.json")
     server = serve(path)
     command = [sys.executable, "-c", STEPPED, str(tmp_path / "plan.json"), str(tmp_path / "run")]
@@ -243,14 +247,57 @@ def test_what_did_not_train_is_shown(serve: Serve, page_of: Open, tmp_path: Path
             Replan(slot=2, reason="due", changes={"<b>client-1</b>": (3, 0)}, reserve_kg=0.01, planned_kg=0.5)
         )
         run.journal.note(Attempt(slot=2, client="client-1", outcome="lost", error="gone"))
+        first = int(
+            np.flatnonzero(plan.matrix.any(axis=0))[0]
+        )  # the re-plan wants everybody in it; not all are charged
+        run.journal.note_planned(first, {(str(name), "training"): 0.01 for name in plan.problem.fleet.names})
         do_rounds(run, plan, 0, 3, absent=int(np.argmax(plan.slots_per_client)))
         page = page_of(serve(tmp_path), "run")
         page.wait_for_selector("#burn svg")
-        assert "did not train" in page.text_content("#failures")
+        absent = int(np.count_nonzero(~plan.matrix[:, first]))
+        assert absent > 0
+        assert f"{absent} planned client-slots did not start." in page.text_content("#failures")
         assert "1 lost" in page.text_content("#failures")
         assert "<b>client-1</b> 3 → 0" in page.text_content("#replans")
         assert "in reserve" in page.text_content("#forecast")
         assert "slot" in page.text_content("#upcoming")
+
+
+def test_a_replanned_run_is_shown_by_the_plan_in_force(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    replanned(tmp_path / "run", until=3)
+    page = page_of(serve(tmp_path), "run")
+    page.wait_for_selector("#burn svg")
+    assert "did not start" not in page.text_content("#failures")
+    assert page.text_content("#burn-note") == (
+        "Expected at the end: 2.5 kg of 5. So far 0.04 kg more than planned. The first plan expected 1.5 kg."
+    )
+    legend = page.locator("#burn svg").get_attribute("aria-label")
+    assert "planned, by the plan in force" in legend
+    assert "first plan, for reference" in legend
+    assert float(page.get_attribute("#run-progress", "value")) == pytest.approx(0.8)
+    assert page.text_content("#run-kind") == KINDS["live"].sentence
+    page.focus("#realised canvas")
+    seen = []
+    for key in ("Home", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight"):  # alice in slots 0 to 4
+        page.keyboard.press(key)
+        seen.append(page.text_content("#realised .grid-say"))
+    for text, end in zip(
+        seen, ("as planned.", "Not planned.", "Not planned.", "as planned.", "still to come."), strict=True
+    ):
+        assert text.endswith(end), seen
+    _keep(page, "run-replanned")
+
+
+@pytest.mark.parametrize("kind", ["simulated", "rehearsed", "live"])
+def test_the_run_view_says_what_kind_of_run_it_is(serve: Serve, page_of: Open, tmp_path: Path, kind: RunKind) -> None:
+    replanned(tmp_path / "run", kind=kind)
+    page = page_of(serve(tmp_path), "run")
+    page.wait_for_selector("#burn svg")
+    assert page.text_content("#run-kind") == KINDS[kind].sentence
+    page.click("#tab-compare")
+    page.wait_for_selector("#columns td")
+    row = page.locator("#columns tr", has_text="Kind of run").locator("td").all_text_contents()
+    assert row == [kind]
 
 
 def test_hostile_names_are_shown_as_text_everywhere(serve: Serve, page_of: Open, tmp_path: Path) -> None:

@@ -39,6 +39,19 @@ def _matrix(answer: dict[str, object], slots: int) -> np.ndarray:
     return np.unpackbits(rows, axis=1, count=slots).astype(bool)
 
 
+def test_what_a_plan_emits_is_told_by_cause(plans: tuple[Plans, str, Problem]) -> None:
+    problem = plans[2]
+    plain = quick_answer(problem, 10)
+    assert (plain["network_counted"], plain["network_kg"], plain["evaluation_kg"]) == (False, 0.0, 0.0)
+    told = quick_answer(problem.with_settings(model_mb=2000.0, evaluation_share=0.05), 10)
+    assert told["network_counted"] is True
+    causes = ("training", "idle", "server", "network", "evaluation")
+    assert sum(told[f"{cause}_kg"] for cause in causes) == pytest.approx(told["emissions_kg"], rel=1e-12)
+    assert told["evaluation_kg"] == pytest.approx(0.05 * told["training_kg"])
+    assert told["network_kg"] > 0
+    assert sum(told["client_kg"]) + told["server_kg"] == pytest.approx(told["emissions_kg"], abs=1e-5)
+
+
 def test_the_slider_may_go_beyond_the_scenario(plans: tuple[Plans, str, Problem]) -> None:
     made, source, problem = plans
     assert problem.horizon - problem.rounds == 20

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ import numpy as np
 import pytest
 from made import do_rounds, small_plan, start_run
 
+sys.path.append(str(Path(__file__).parents[1] / "accounting"))
+from report_runs import replanned
+
 from slackwater.dashboard import runs as module
 from slackwater.dashboard.runs import RunReader
 from slackwater.errors import SlackwaterError
-from slackwater.ledger import ModelledCharges
+from slackwater.ledger import ModelledCharges, Run
 
 
 def _reader(folder: Path) -> RunReader:
@@ -68,6 +72,47 @@ def test_who_did_not_turn_up_and_what_was_said(tmp_path: Path) -> None:
         state = _reader(tmp_path).look()
     assert not any(0 in one["clients"] for one in state["rounds"])
     assert state["events"][0]["message"] == "client <b>x</b> did not answer"
+
+
+def test_a_replanned_run_is_compared_with_the_plan_in_force(tmp_path: Path) -> None:
+    state = _reader(replanned(tmp_path / "run", until=3)).look()
+    assert state["missed"] == 0
+    assert (state["decided_slots"], state["slots"]) == (4, 5)
+    assert state["spent_kg"] == pytest.approx(1.7)
+    assert state["planned_kg"] == pytest.approx(2.46)
+    assert state["expected_kg"] == pytest.approx(1.7 + 0.8)
+    assert state["first_plan_kg"] == pytest.approx(1.5)
+    assert state["off_plan_kg"] == pytest.approx(1.7 - 1.66)
+    assert state["in_force"]["planned_kg"] == pytest.approx([0.11, 0.86, 0.86, 1.66, 2.46])
+    assert state["in_force"]["rest_kg"] == pytest.approx([0.8])
+    assert state["in_force"]["window"] == [3, 5]
+    assert json.dumps(state, allow_nan=False)
+
+
+def test_a_replanned_run_of_an_older_version_is_shown_without_what_it_did_not_note(tmp_path: Path) -> None:
+    state = _reader(replanned(tmp_path / "run", note=False)).look()
+    assert (state["missed"], state["off_plan_kg"], state["in_force"]["planned_kg"]) == (0, None, None)
+    assert json.dumps(state, allow_nan=False)
+
+
+def test_a_client_that_was_planned_and_did_not_train_is_counted(tmp_path: Path) -> None:
+    folder = replanned(tmp_path / "run", until=3)
+    with Run.open(folder) as run:
+        run.journal.note_planned(2, {("alice", "training"): 0.3})
+    assert _reader(folder).look()["missed"] == 1
+
+
+@pytest.mark.parametrize("value", ["[]", "7", '{"slot": 1}', '{"slot": 1, "kg": [1], "schedule": "!"}'])
+def test_a_broken_note_of_what_is_to_come_is_a_sentence(tmp_path: Path, value: str) -> None:
+    folder = replanned(tmp_path / "run", until=3)
+    _edit(folder, "UPDATE state SET value = ? WHERE name = 'to_come'", values=(value,))
+    assert "damaged" in _sentence(folder)
+
+
+def test_a_broken_slot_number_is_a_sentence(tmp_path: Path) -> None:
+    folder = replanned(tmp_path / "run", until=3)
+    _edit(folder, "UPDATE planned SET slot = slot * 1000000000000 WHERE slot = 3")
+    assert "damaged" in _sentence(folder)
 
 
 def _edit(folder: Path, *statements: str, values: tuple[Any, ...] = ()) -> None:
@@ -134,7 +179,7 @@ def test_a_run_that_is_gone_is_a_sentence(folder: Path) -> None:
 @pytest.mark.parametrize("text", ["{", "[]", "null", '{"format": 1}', '{"format": 77}', "[" * 100_000])
 def test_a_broken_plan_is_a_sentence(folder: Path, text: str) -> None:
     _edit(folder, "UPDATE run SET plan = ?", values=(text,))
-    assert _sentence(folder).endswith((".", "slackwater"))
+    assert _sentence(folder).endswith((".", "slackwater", "--out DIR"))
 
 
 @pytest.mark.parametrize("text", ["{", "7", '{"a": 1}'])
@@ -185,3 +230,15 @@ def test_reading_leaves_the_writer_alone(tmp_path: Path) -> None:
         run.set_status("done")
         db.close()
         assert _reader(tmp_path).look()["status"] == "done"
+
+
+def test_rounds_that_were_undone_are_no_longer_shown(tmp_path: Path) -> None:
+    plan = small_plan()
+    with start_run(tmp_path, plan) as run:
+        reader = _reader(tmp_path)
+        do_rounds(run, plan, 0, 3)
+        first = [one["slot"] for one in reader.look()["rounds"]]
+        run._db.execute("DELETE FROM rounds WHERE slot = ?", (first[-1],))
+        assert [one["slot"] for one in reader.look()["rounds"]] == first[:-1]
+        do_rounds(run, plan, 3, 1)
+        assert [one["number"] for one in reader.look()["rounds"]] == [0, 1, 3]

@@ -9,7 +9,7 @@ import pytest
 import slackwater as sw
 from slackwater.config import load_scenario
 from slackwater.dashboard.library import DataText
-from slackwater.dashboard.scenario_text import scenario_text, value
+from slackwater.dashboard.scenario_text import scenario_text, toml
 from slackwater.errors import ScenarioError
 from slackwater.planning.problem import Problem
 from slackwater.scenario_template import SCENARIO
@@ -20,7 +20,7 @@ NASTY = '<img src=x onerror="alert(1)"> \\ \' " \t \n \x7f \x1b[31m é 日本 \u
 def _read(text: str, folder: Path) -> Problem:
     path = folder / "copied.toml"
     path.write_text(text, encoding="utf-8")
-    return load_scenario(path).problem(folder)
+    return load_scenario(path).problem()
 
 
 def test_the_scenario_of_init_comes_back_as_the_same_problem(tmp_path: Path) -> None:
@@ -53,12 +53,18 @@ slot_minutes = 30
 round_minutes = 20.5
 window = "available"
 max_parallel = 1
+model_mb = 12.5
+network_kwh_per_gb = 0.02
+evaluation_share = 0.05
 [data]
 factor = "direct"
 [server]
 zone = "IE"
 power_w = 1.5
 pue = 1.2
+[report]
+organisation = "Example \\"Labs\\""
+preparer = "A. Person"
 [[client]]
 name = "a"
 zone = "FR"
@@ -77,26 +83,29 @@ required = true
     again = _read(scenario_text(problem, DataText(source="typical", factor="direct")), tmp_path)
     assert list(again.fleet) == list(problem.fleet)
     assert again.server == problem.server
+    assert again.reported_by == problem.reported_by == {"organisation": 'Example "Labs"', "preparer": "A. Person"}
     assert again.horizon == problem.horizon
     for key in ("window", "max_parallel", "round_minutes", "start"):
         assert getattr(again, key) == getattr(problem, key)
+    for made in (again, problem):
+        assert (made.model_mb, made.network_kwh_per_gb, made.evaluation_share) == (12.5, 0.02, 0.05)
     assert again.traces.slot_minutes == 30
     assert again.traces.factor == "direct"
 
 
 @pytest.mark.parametrize("text", [NASTY, "", "'''", '"""', "\\u0041", "a\r\nb = 1"])
 def test_text_survives(text: str) -> None:
-    assert tomllib.loads(f"x = {value(text)}")["x"] == text
+    assert tomllib.loads(toml({"x": text}))["x"] == text
 
 
 def test_half_a_character_is_replaced() -> None:
-    assert tomllib.loads(f"x = {value(chr(0xD800))}")["x"] == "\ufffd"
+    assert tomllib.loads(toml({"x": chr(0xD800)}))["x"] == "\ufffd"
 
 
 def test_other_values_survive() -> None:
     for item in (True, 3, 0.1, 1e-9, 1e22, ["a", "b"], {"FR": ["x"], "a b": ["y"]}):
-        assert tomllib.loads(f"x = {value(item)}")["x"] == item
-    assert tomllib.loads(f"x = {value({'*': ('neso', 'eia')})}")["x"] == ["neso", "eia"]
+        assert tomllib.loads(toml({"x": item}))["x"] == item
+    assert tomllib.loads(toml({"x": {"*": ("neso", "eia")}}))["x"] == ["neso", "eia"]
 
 
 def test_what_a_file_cannot_hold_is_said() -> None:

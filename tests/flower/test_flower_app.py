@@ -51,8 +51,8 @@ def test_in_this_process(app: Path) -> None:
     run, status = commands(app, "In this process")
     shell(run)
     assert "done" in shell(status)
-    check(app / "run")
-    assert (app / "run" / "model.pt").exists()
+    check(app / "rehearsal")
+    assert (app / "rehearsal" / "model.pt").exists()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray (pip install 'flwr[simulation]')")
@@ -137,6 +137,19 @@ def test_what_is_no_app_is_told(tmp_path: Path) -> None:
     read = App.read(tmp_path)
     with pytest.raises(ScenarioError, match="no module 'nox'"):
         read.load(read.server)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "tool = 3", "[tool]\nflwr = 'x'", "[tool.flwr]\napp = [1]", "[tool.flwr.app]\ncomponents = 'x'", f"a = {'[' * 5000}",
+        "[tool.flwr.app]\nconfig = 3", "\x00", "a = \"",
+    ],
+)  # fmt: skip
+def test_a_damaged_pyproject_is_a_sentence(tmp_path: Path, content: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(content)
+    with pytest.raises(ScenarioError, match=r"pyproject\.toml"):
+        App.read(tmp_path)
 
 
 SCENARIO = """\

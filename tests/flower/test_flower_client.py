@@ -6,6 +6,7 @@ import random
 import sys
 import time
 import types
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from small_apps import MODEL
 
+from slackwater import time_source
 from slackwater.errors import SlackwaterError
 from slackwater.flower import InProcessGrid, LocalTrainingError, measured
 from slackwater.flower.energy import CodeCarbon, Rapl, best_meter
 from slackwater.flower.records import to_arrays, to_reply
+from slackwater.time_source import VirtualTime
 
 
 def asked(**config: Any) -> tuple[Message, Context]:
@@ -53,6 +56,25 @@ def test_the_reply_says_how_long_it_took_and_that_nothing_was_measured() -> None
     assert read.ended_at is not None
 
 
+def test_a_client_that_waits_in_virtual_time_is_at_it_for_so_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    VirtualTime.begin(tmp_path / "clock", datetime(2031, 3, 1, tzinfo=UTC))
+    monkeypatch.setenv("SLACKWATER_CLOCK", str(tmp_path / "clock"))
+    ends_at = time_source.now().timestamp() + 3600
+    message, context = asked(**{"slot": 3, "seed": 7, "ends-at": ends_at, "seconds-left": 3600.0})
+    with measured(message, context, energy=False) as meter:
+        time_source.sleep(1800)
+        assert not meter.out_of_time
+        time_source.sleep(1790)
+        assert meter.out_of_time
+    read = to_reply("lyon", meter.reply({"w": torch.ones(2)}, num_examples=5), verified=False)
+    assert read.started_at is not None
+    assert read.ended_at is not None
+    assert 3590 <= (read.ended_at - read.started_at).total_seconds() < 3650
+    assert abs(read.ended_at.timestamp() - ends_at) < 60
+
+
 def test_energy_is_reported_where_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     class Wattmeter:
         name = "a wattmeter"
@@ -69,6 +91,26 @@ def test_energy_is_reported_where_it_is_measured(monkeypatch: pytest.MonkeyPatch
     reply = meter.reply(ArrayRecord([np.ones(2)]), num_examples=5)
     assert reply.content["slackwater"]["energy-method"] == "measured by a wattmeter"
     assert to_reply("lyon", reply, verified=False).energy_kwh == 0.125
+
+
+def test_time_spent_evaluating_is_reported_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = types.SimpleNamespace(now=100.0)
+    monkeypatch.setattr("slackwater.flower.client.time_source.monotonic", lambda: clock.now)
+    message, context = asked(slot=3, seed=7)
+    with measured(message, context, energy=False) as meter:
+        clock.now += 20
+        assert meter.told()["evaluation-seconds"] is None
+        for _ in range(2):
+            with meter.evaluating():
+                clock.now += 5
+    read = to_reply("lyon", meter.reply(MODEL, num_examples=1), verified=False)
+    assert read.evaluation_seconds == 10.0
+    assert read.started_at is not None
+    assert read.ended_at is not None
+    assert (read.ended_at - read.started_at).total_seconds() == pytest.approx(30.0)
+    with measured(message, context, energy=False) as plain:
+        pass
+    assert to_reply("lyon", plain.reply(MODEL, num_examples=1), verified=False).evaluation_seconds is None
 
 
 def test_a_failure_carries_what_it_used() -> None:

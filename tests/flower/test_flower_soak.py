@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
-from scripts import script
+from scripts import REPOSITORY
 
 SAME = {
     "slots": 22, "slot_seconds": 30.0, "rounds": 22, "rounds_in_window": 2, "supernodes": 7, "trained": 60, "lost": 0,
@@ -19,13 +21,20 @@ def cell(kind: str, recovered_s: float | None, exact: bool = True) -> dict[str, 
     return {"kind": kind, "recovered_s": recovered_s, "lost": 1, "exact": exact, "slot_seconds": 25.0}
 
 
-def test_tables_go_between_the_marks_and_can_be_written_again(tmp_path: Path) -> None:
-    module, page, results = script("experiments/soak.py"), tmp_path / "page.md", tmp_path / "soak.json"
+@pytest.fixture
+def soak(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(REPOSITORY)  # the study uses this folder's modules
+    return import_module("slackwater.lab.studies.soak")
+
+
+def test_tables_go_between_the_marks_and_can_be_written_again(soak: Any, tmp_path: Path) -> None:
+    page, results = tmp_path / "page.md", tmp_path / "soak.jsonl"
     page.write_text("# Reliability\n\n<!-- Filled in from the soak. -->\n\nThe end.\n")
     faults = [cell("node", 60.0), cell("node", 100.0), cell("disk", None, exact=False)]
-    results.write_text(json.dumps({"same": SAME, "faults": faults}))
+    rows = [{"part": "same", **SAME}, *({"part": "faults", **fault} for fault in faults)]
+    results.write_text("".join(json.dumps({"at": str(number), **row}) + "\n" for number, row in enumerate(rows)))
     for _ in range(2):
-        done = CliRunner().invoke(module.main, ["table", "--results", str(results), "--page", str(page)])
+        done = CliRunner().invoke(soak.main, ["table", "--results", str(results), "--page", str(page)])
         assert done.exit_code == 0, done.output
     text = page.read_text()
     assert text.startswith("# Reliability\n\n<!-- soak")
@@ -35,6 +44,5 @@ def test_tables_go_between_the_marks_and_can_be_written_again(tmp_path: Path) ->
     assert "differs from that of the same run in process by at most 1.0e-08" in text
 
 
-def test_every_kind_of_fault_can_be_done() -> None:
-    module = script("experiments/soak.py")
-    assert all(callable(getattr(module._Session, f"_do_{kind.replace('-', '_')}")) for kind in module.KINDS)
+def test_every_kind_of_fault_can_be_done(soak: Any) -> None:
+    assert all(callable(getattr(soak._Session, f"_do_{kind.replace('-', '_')}")) for kind in soak.KINDS)

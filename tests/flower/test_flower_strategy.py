@@ -19,6 +19,7 @@ from slackwater.ledger import Run
 from slackwater.live import LiveSettings, prepare
 from slackwater.live.folder import load_settings
 from slackwater.planning.plan import Recommendation
+from slackwater.planning.planner import plan as make_plan
 
 FEDSTALE = Recommendation(aggregator="fedstale", settings={}, error=0.1, why=())
 INITIAL = {"w": np.zeros((2, 3), dtype=np.float32)}
@@ -119,4 +120,17 @@ def test_errors_of_the_runner_reach_flowers_loop(tmp_path: Path) -> None:
 def test_evaluation_on_clients_is_off_unless_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert CarbonAware(plan=small_plan(), ledger=tmp_path / "a", wait=False).fraction_evaluate == 0
     CarbonAware(plan=small_plan(), ledger=tmp_path / "b", wait=False, fraction_evaluate=0.5)
-    assert "neither planned nor booked" in caplog.text
+    assert "neither planned nor booked. Plan with evaluation_share" in caplog.text
+
+
+def test_evaluation_on_clients_is_charged_as_planned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    plan = small_plan()
+    plan = make_plan(plan.problem.with_settings(evaluation_share=0.1))
+    strategy = CarbonAware(plan=plan, ledger=tmp_path / "run", wait=False, fraction_evaluate=0.5)
+    assert "neither planned" not in caplog.text
+    strategy.fraction_evaluate = 0.0  # the app has no function for it
+    strategy.start(TroubledGrid(adding_app(), SITES), to_arrays(INITIAL))
+    assert charged(tmp_path / "run") == pytest.approx(plan.emissions_kg)
+    with Run.open(tmp_path / "run", read_only=True) as held:
+        evaluation = sum(line.kg for line in held.ledger.charges() if line.cause == "evaluation")
+    assert evaluation == pytest.approx(0.1 * plan.emissions.training_kg.sum())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -13,6 +14,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from small_apps import MODEL, SITES, TroubledGrid, adding_app, work
 
+from slackwater.flower.records import to_reply
 from slackwater.flower.transport import GridTransport
 from slackwater.live import Reply, Work
 
@@ -70,6 +72,20 @@ def test_a_failure_is_told_with_its_reason_and_time() -> None:
     assert reply.outcome == "failed"
     assert reply.error == "ZeroDivisionError: the data is gone"
     assert reply.ended_at is not None
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["[1]", "{" * 3, '{"ended-at":' * 5000 + "1" + "}" * 5000, '{"energy-kwh": 1' + "0" * 400 + "}", "9" * 5000, '{"ended-at": []}'],
+)  # fmt: skip
+def test_a_failure_that_says_nonsense_is_a_failure(told: str) -> None:
+    """What a client sends does not end the run of all."""
+    message = SimpleNamespace(
+        has_error=lambda: True, error=SimpleNamespace(code=0, reason=f"It broke. [slackwater {told}]")
+    )
+    reply = to_reply("lyon", message, verified=True)  # type: ignore[arg-type]
+    assert reply.outcome == "failed"
+    assert (reply.energy_kwh, reply.ended_at) == (None, None)
 
 
 def test_a_node_that_is_gone_is_lost_though_the_reply_hides_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,12 @@ import pytest
 from forecast_cases import archive, changed, traces
 
 from slackwater.carbon import Traces
-from slackwater.errors import ScenarioError
-from slackwater.forecasting import Blend, Ridge, read_archive
+from slackwater.forecasting import Blend, Ridge, forecaster, read_archive
 from slackwater.forecasting.backtest import backtest, window_starts
 from slackwater.forecasting.blend import FEATURES, fit_pooled, pooled_weights
 from slackwater.forecasting.features import EDGES_H
 from slackwater.forecasting.files import ForecastArchive, Issues
+from slackwater.units import iso
 
 
 def mape(method: Blend | Ridge | ForecastArchive, truth: Traces) -> float:
@@ -114,8 +115,44 @@ def test_zones_without_a_provider_have_ours() -> None:
     assert not np.array_equal(blended.mean[0], ours.mean[0])
     assert blended.source == "blend of provider"
     assert "8 needed" in Blend(part).forecast(truth.window(truth.start, 50), 24).source
-    with pytest.raises(ScenarioError, match="hourly"):
-        Blend(part).forecast(traces(20, slot_minutes=30), 24)
+
+
+@pytest.mark.parametrize("minutes", [30, 120])
+def test_other_slots_are_forecast_by_the_hour(minutes: int) -> None:
+    whole = traces(40, 2)
+    issued = archive(whole, error=0.1)
+    truth = whole.window(whole.start, 36 * 24)
+    hourly = Blend(issued).forecast(truth, 48)
+    per_hour = 60 // minutes or 1
+    history = (
+        replace(truth, intensity=np.repeat(truth.intensity, per_hour, axis=1), slot_minutes=minutes)
+        if minutes < 60
+        else replace(truth, intensity=truth.intensity.reshape(2, -1, 2).mean(axis=2), slot_minutes=minutes)
+    )
+    made = Blend(issued).forecast(history, 48 * 60 // minutes)
+    assert (made.slot_minutes, made.slots, made.start) == (minutes, 48 * 60 // minutes, truth.end)
+    if minutes < 60:
+        assert np.allclose(made.mean[:, ::per_hour], hourly.mean)
+        late = Blend(issued).forecast(history.window(history.start, history.slots - 1), 4)
+        earlier = Blend(issued).forecast(truth.window(truth.start, truth.slots - 1), 4)
+        assert np.allclose(late.mean, earlier.mean[:, [0, 1, 1, 2]]), "the half-hour that is known is left out"
+    assert set(made.traces().forecast_zones()) == set(truth.zones)
+
+
+def test_without_a_provider_the_blend_is_ours() -> None:
+    truth = traces(30, 2)
+    for made in (Blend().forecast(truth, 24), forecaster("blend").forecast(truth, 24)):
+        assert np.array_equal(made.mean, Ridge().forecast(truth, 24).mean)
+
+
+def test_what_was_issued_after_the_last_actual_counts_where_actuals_are_late() -> None:
+    truth = traces(40, 1)
+    issued = archive(truth, error=0.0, every=1)
+    now = truth.window(truth.start, truth.slots - 96)
+    late = truth.window(truth.start, now.slots - 6)
+    stale, fresh = (Blend(issued, lag_hours=hours).forecast(late, 48) for hours in (0, 6))
+    newest = [one.traces().provenance[0].origins[-1].issued_at for one in (stale, fresh)]
+    assert newest == [iso(late.end), iso(now.end)]
 
 
 def test_the_pooled_weights_are_those_of_such_a_fit() -> None:

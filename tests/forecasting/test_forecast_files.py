@@ -96,6 +96,56 @@ def test_errors_name_file_and_line(tmp_path: Path) -> None:
         read_archive(tmp_path, ["B"])
 
 
+GOOD = "2023-01-01T00:00Z,2023-01-01T00:00Z,1,2\n"
+DAMAGED = {
+    "no UTF-8": HEADER.encode() + b"\xff\xfe,1,2,3\n",
+    "a null": HEADER.encode() + b"2023-01-01T00:00Z,\x00,1,2\n",
+    "a long cell": HEADER.encode() + b"x" * 200_000 + b",1,2,3\n",
+    "a short line": HEADER.encode() + b"2023-01-01T00:00Z\n",
+    "a long line": HEADER.encode() + b"2023-01-01T00:00Z,2023-01-01T00:00Z,x,2,3,4\n",
+    "no time of issue": HEADER.encode() + b",2023-01-01T00:00Z,1,2\n",
+    "a time of issue without a zone": HEADER.encode() + b"2023-01-01T00:00,2023-01-01T00:00Z,1,2\n",
+    "the end of the calendar": HEADER.encode() + b"2023-01-01T00:00Z,9999-12-31T23:59:59-23:59,1,2\n",
+    "an issue before the calendar": HEADER.encode() + b"0001-01-01T00:00+23:59,2023-01-01T00:00Z,1,2\n",
+    "an infinite value": HEADER.encode() + b"2023-01-01T00:00Z,2023-01-01T00:00Z,1e999,2\n",
+    "years apart": f"{HEADER}{GOOD}2023-01-01T00:00Z,9023-01-01T00:00Z,1,2\n".encode(),
+    "actuals years apart": f"{HEADER}{GOOD}9023-01-01T00:00Z,9023-01-01T00:00Z,1,2\n".encode(),
+    "a folder": None,
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_file_is_a_sentence(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "A_x_forecast.csv"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=r"A_x_forecast\.csv"):
+        read_archive(tmp_path)
+
+
+def test_a_few_lines_do_not_fill_the_memory(tmp_path: Path) -> None:
+    """One year that is mistyped would make a row of 8,000 years for each issue."""
+    path = tmp_path / "A_x_forecast.csv"
+    issues = "".join(f"2023-01-{day:02d}T00:00Z,2023-01-{day:02d}T00:00Z,1,2\n" for day in range(1, 29))
+    path.write_text(f"{HEADER}{issues}2023-01-05T00:00Z,3023-01-05T00:00Z,1,\n")
+    with pytest.raises(DataError, match=r"from 2023-01-01 to 3023-01-05, .* Is a year mistyped\?"):
+        read_archive(path)
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [{"issued_h": [1.0]}, {"first_h": []}, {"kg_per_kwh": []}, {"kg_per_kwh": [1.0, 2.0]}, {"kg_per_kwh": [[[1.0]]]}],
+)
+def test_an_archive_whose_parts_do_not_fit_is_refused(spoilt: dict[str, object]) -> None:
+    good = {"issued_h": [1.0, 2.0], "first_h": [1, 2], "kg_per_kwh": [[0.1, None], [0.2, 0.3]]}
+    whole = {"name": "x", "factor": "direct", "sources": {}, "issues": {"FR": good}}
+    assert ForecastArchive.from_dict(whole).zones == ("FR",)
+    with pytest.raises(ValueError, match=r"forecasts of shape|inhomogeneous"):
+        ForecastArchive.from_dict(whole | {"issues": {"FR": good | spoilt}})
+
+
 def test_other_zones_and_slots_are_refused() -> None:
     truth = traces(12, 1)
     with pytest.raises(DataError, match="no forecasts for zone 'Z1'"):

@@ -19,8 +19,8 @@ from slackwater.forecasting import (
     forecaster,
     forecaster_names,
     register_forecaster,
-    registry,
 )
+from slackwater.forecasting.registry import FORECASTERS
 
 
 def test_persistence_repeats_the_last_day() -> None:
@@ -88,7 +88,7 @@ def test_the_oracle_knows_and_ends_with_the_truth() -> None:
 
 
 def test_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_FACTORIES", dict(registry._FACTORIES))
+    monkeypatch.setattr(FORECASTERS, "own", dict(FORECASTERS.own))
     assert {"persistence", "same-hour-mean", "ridge", "blend", "oracle", "error-model"} <= set(forecaster_names())
     made = forecaster("Same-Hour-Mean ", days=3)
     assert isinstance(made, SameHourMean)
@@ -112,6 +112,8 @@ def test_other_packages_bring_forecasters(monkeypatch: pytest.MonkeyPatch) -> No
         def load(self) -> Any:
             return Persistence
 
-    monkeypatch.setattr(registry, "entry_points", lambda group: [Point()] if group == "slackwater.forecasters" else [])
+    monkeypatch.setattr(
+        "slackwater.registry.entry_points", lambda group: [Point()] if group == "slackwater.forecasters" else []
+    )
     assert "theirs" in forecaster_names()
     assert isinstance(forecaster("theirs"), Persistence)

@@ -1,16 +1,19 @@
 """Each rule against its formula, computed here on its own; and U-FedAvg's unbiasedness as a statistical test."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from small_tasks import SCHEDULE, plan_of, quadratic
+from small_tasks import SCHEDULE, classes, plan_of, quadratic
 
 from slackwater.errors import ScenarioError
-from slackwater.learning import train
+from slackwater.learning import Progress, resume, train
 from slackwater.learning.aggregators import Aggregator, FedAvg, Memory, Participation, UFedAvg
-from slackwater.learning.registry import _FACTORIES, aggregator_names, make_aggregator, register_aggregator
+from slackwater.learning.registry import AGGREGATORS, aggregator_names, make_aggregator, register_aggregator
+from slackwater.ledger import Run
+from slackwater.live import LiveSettings
 
 CENTRES = np.array([[1.0, 0.0], [0.0, 2.0], [4.0, -3.0]])
 LR = 0.25
@@ -154,7 +157,7 @@ def test_unknown_names_are_refused_with_a_hint() -> None:
 
 
 def test_others_can_register_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(_FACTORIES, "mine", raising=False)
+    monkeypatch.delitem(AGGREGATORS.own, "mine", raising=False)
     register_aggregator("mine", Memory)
     try:
         assert "mine" in aggregator_names()
@@ -164,6 +167,74 @@ def test_others_can_register_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ScenarioError, match="already"):
             register_aggregator("mine", FedAvg)
     finally:
-        del _FACTORIES["mine"]
+        del AGGREGATORS.own["mine"]
     with pytest.raises(ScenarioError, match="colon"):
         register_aggregator("a:b", FedAvg)
+
+
+REMEMBERING = ["mifa", "memory", "stride", "echo", "fedvarp", "fedstale"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_stored_updates_of_half_precision_are_close_and_restored_to_the_same_bits(
+    name: str, dtype: torch.dtype
+) -> None:
+    full, half = make_aggregator(name), make_aggregator(name, str(dtype).removeprefix("torch."))
+    rng = torch.Generator().manual_seed(3)
+    pi = np.array([0.5, 0.3, 0.2, 1.0])
+    for number, there in enumerate([(0, 1), (2,), (0, 3), (1,), (0,), (2, 3)]):
+        updates = {client: torch.randn(500, generator=rng) for client in there}
+        who = Participation(slot=number, number=number, clients=4, pi=pi)
+        again = make_aggregator(name, str(dtype).removeprefix("torch."))
+        again.restore({key: value.clone() for key, value in half.state().items()})
+        exact, rounded, restored = (rule.aggregate(updates, who) for rule in (full, half, again))
+        assert rounded.update.dtype == torch.float32
+        assert torch.equal(rounded.update, restored.update)
+        assert rounded.weights == restored.weights
+        assert float((rounded.update - exact.update).norm() / exact.update.norm()) < 0.01
+        assert number == 0 or not torch.equal(rounded.update, exact.update)
+    assert {value.dtype for key, value in half.state().items() if key.startswith("latest/")} == {dtype}
+    assert {value.dtype for key, value in full.state().items() if key.startswith("latest/")} == {torch.float32}
+
+
+def test_a_fresh_update_counts_in_full_precision() -> None:
+    update = torch.tensor([1.0, 1e-9, 0.1])
+    who = Participation(slot=0, number=0, clients=1, pi=np.ones(1))
+    for name in ("mifa", "echo", "fedvarp"):
+        counted = make_aggregator(name, "float16").aggregate({0: update}, who).update
+        assert torch.allclose(counted, update, rtol=1e-5, atol=0.0), "1e-9 would be 0 in half precision"
+
+
+def test_a_value_too_large_for_half_precision_is_stored_as_the_largest() -> None:
+    rule = make_aggregator("mifa", "float16")
+    rule.aggregate({0: torch.tensor([1e9, -1e9])}, Participation(slot=0, number=0, clients=1, pi=np.ones(1)))
+    assert rule.state()["latest/0"].tolist() == [65504.0, -65504.0]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_run_with_half_precision_is_resumed_to_the_same_bits(tmp_path: Path, dtype: str) -> None:
+    plan, task = plan_of(SCHEDULE, window=1), classes()
+    settings = {"local_steps": 3, "batch_size": 16, "threads": 1, "memory_dtype": dtype}
+    whole = train(plan, task, **settings)
+
+    def stop(progress: Progress) -> None:
+        if progress.done.number == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(plan, task, out=tmp_path, progress=stop, **settings)
+    with Run.open(tmp_path, read_only=True) as run:
+        stored = [part for part in run.last_parts() if part.name.startswith("aggregator/latest/")]
+        assert {(part.dtype, part.size) for part in stored} == {(dtype, 2 * 75)}
+    resumed = resume(tmp_path, task=task)
+    assert all(torch.equal(resumed.model[key], whole.model[key]) for key in whole.model)
+    full = train(plan, task, **settings | {"memory_dtype": "float32"})
+    assert not all(torch.equal(full.model[key], whole.model[key]) for key in whole.model)
+
+
+def test_an_unknown_type_of_stored_updates_is_refused() -> None:
+    with pytest.raises(ScenarioError, match="memory_dtype must be one of float32, float16, bfloat16, not 'int8'"):
+        train(plan_of(SCHEDULE, window=1), classes(), memory_dtype="int8", threads=1)
+    with pytest.raises(ScenarioError, match="memory_dtype must be one of"):
+        LiveSettings(memory_dtype="int8")

@@ -1,5 +1,6 @@
 """Fetching is tested against a server on this machine; nothing here uses the network."""
 
+import contextlib
 import dataclasses
 import gzip
 import hashlib
@@ -20,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slackwater.atomic import write_whole
 from slackwater.errors import DataError, MissingExtraError, ScenarioError, SlackwaterError
 from slackwater.learning import datasets, fetch, sources
 from slackwater.learning.sources import SOURCES, Package, Source
@@ -341,6 +343,77 @@ def test_too_much_is_refused(mirror):
         fetch.download(f"{mirror.address}big", most_bytes=4000)
 
 
+def drips(content: bytes) -> Callable[[http.server.BaseHTTPRequestHandler], None]:
+    def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
+        with contextlib.suppress(OSError):  # the client goes away
+            for i in range(len(content)):
+                handler.wfile.write(content[i : i + 1])
+                handler.wfile.flush()
+                time.sleep(0.02)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"HTTP/1.1 200 OK\r\nX-Slow: " + b"x" * 200 + b"\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 200],
+    ids=["headers", "body"],
+)
+def test_a_mirror_that_trickles_is_given_up(mirror, content):
+    mirror.answers["/slow"] = drips(content)
+    with pytest.raises(DataError, match=r"not whole after 0\.2 s"):
+        fetch.download(f"{mirror.address}slow", most_bytes=4000, timeout_s=30.0, total_s=0.2)
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ({"Location": "http://["}, "redirects to an address that is none"),
+        ({"Location": "file:///etc/passwd"}, "the server answers 302|is not an https:// address"),
+    ],
+)
+def test_a_redirect_to_nowhere_is_told(mirror, headers, reason):
+    def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
+        handler.send_response(302)
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+
+    mirror.answers["/file"] = answer
+    with pytest.raises(DataError, match=reason):
+        fetch.download(f"{mirror.address}file", most_bytes=4000)
+
+
+def test_an_absurd_length_is_not_believed(mirror):
+    def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "9" * 5000)
+        handler.end_headers()
+        handler.wfile.write(b"short")
+
+    mirror.answers["/file"] = answer
+    assert fetch.download(f"{mirror.address}file", most_bytes=4000) == b"short"
+
+
+def test_an_archive_that_unfolds_is_refused(monkeypatch):
+    bomb = archive({"zeros": b"\0" * 3_000_000, **FILES})
+    assert len(bomb) < 10_000
+    monkeypatch.setattr(datasets, "_MOST_UNPACKED_BYTES", 1_000_000)
+    with pytest.raises(DataError, match="unpacks to more than 1,000,000 bytes"):
+        datasets._unpacked(TINY, bomb)
+    monkeypatch.setattr(datasets, "_MOST_MEMBERS", 3)
+    with pytest.raises(DataError, match="more than 3 files"):
+        datasets._unpacked(TINY, archive({f"{i}": b"" for i in range(5)}))
+
+
+def test_a_file_that_is_too_long_is_refused(tmp_path, monkeypatch):
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.setattr(datasets, "_MOST_FILE_BYTES", 20)
+    with pytest.raises(DataError, match="more than 20 bytes, so it is another file"):
+        load(tmp_path)
+
+
 def test_an_unwritable_cache_stops_at_once(mirror, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SLACKWATER_CACHE", str(tmp_path / "file"))
@@ -356,7 +429,7 @@ def test_a_broken_write_leaves_no_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(SlackwaterError, match="No space left on device"):
-        fetch.write_whole(tmp_path / "x", b"content")
+        write_whole(tmp_path / "x", b"content")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -421,6 +494,11 @@ def test_the_sprites_become_the_binary_version(monkeypatch):
     images = tiny.read(files)
     assert np.array_equal(images.train_x, pixels[:20])
     assert images.test_y.tolist() == labels[20:].tolist()
+    monkeypatch.setattr(sources, "_MOST_PIXELS", 4_000)
+    with pytest.raises(DataError, match=r"1,024 x 4 pixels, so it is another file"):
+        datasets._unpacked(tiny, archive(members))
+    with pytest.raises(DataError, match="pictures that cannot be read"):
+        datasets._unpacked(tiny, archive(members | {"data_batch_1.png": b"no picture"}))
 
 
 def test_without_pillow_nothing_is_fetched_for_nothing(monkeypatch, mirror):

@@ -2,10 +2,11 @@ import math
 import os
 import signal
 import stat
-import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tasks import SCHEDULE, classes, plan_of, quadratic
 
-from slackwater.errors import ScenarioError, SlackwaterError
-from slackwater.learning import Progress, Task, TrainingDiverged, TrainingStopped, baseline, resume, train, workers
+from slackwater.errors import MissingExtraError, ScenarioError, SlackwaterError
+from slackwater.learning import (
+    Progress,
+    Task,
+    TrainingDiverged,
+    TrainingStopped,
+    algorithm,
+    baseline,
+    resume,
+    train,
+    workers,
+)
+from slackwater.learning.checkpoint import Checkpoint
 from slackwater.learning.task import Samples
-from slackwater.learning.tensorboard import masked_crc
 from slackwater.ledger import OverBudgetError, Run
 
 FAST = {"local_steps": 3, "batch_size": 16, "threads": 1}
@@ -103,7 +114,30 @@ def test_what_a_run_says_of_itself(tmp_path: Path) -> None:
         by_data = {(row.client, row.data) for row in run.evaluations()}
         assert {("", "test"), (names[0], "test"), (names[2], "train")} <= by_data
         assert tuple(run.rounds()) == result.history
-    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in (tmp_path / "run").iterdir())
+    modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in (tmp_path / "run").rglob("*")}
+    assert modes == {(True, 0o700), (False, 0o600)}
+
+
+def test_a_round_lasts_as_long_as_its_training_and_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+
+    def taking(seconds: float, really: Any) -> Any:
+        def slow(*given: Any) -> Any:
+            nonlocal now
+            now += seconds
+            return really(*given)
+
+        return slow
+
+    monkeypatch.setattr(algorithm.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(algorithm.Training, "_train_clients", taking(5.0, algorithm.Training._train_clients))
+    monkeypatch.setattr(algorithm.Training, "_score", taking(0.25, algorithm.Training._score))
+    between = taking(100.0, lambda progress: None)
+    result = train(plan_of(SCHEDULE, window=1), classes(), out=tmp_path, eval_every=3, progress=between, **FAST)
+    assert [row.seconds for row in result.history] == [5.0, 5.0, 5.25, 5.0, 5.0, 5.25, 5.25]
+    assert result.seconds == 35.75
+    with Run.open(tmp_path, read_only=True) as kept:
+        assert [row.seconds for row in kept.rounds()] == [row.seconds for row in result.history]
 
 
 def test_the_training_loss_can_be_left_out() -> None:
@@ -157,6 +191,25 @@ def test_the_ledger_holds_what_the_plan_says(seed: int, clients: int, slots: int
         train(less, task, local_steps=1, threads=1)
 
 
+def test_the_ledger_holds_network_and_evaluation_as_the_plan_says(tmp_path: Path) -> None:
+    plan = plan_of(SCHEDULE, window=1)
+    more = plan.problem.with_settings(model_mb=9000.0, evaluation_share=0.25)  # 0.18 kWh beside 1 kWh of training
+    plan = replace(plan, problem=more)
+    result = train(plan, classes(), out=tmp_path, **FAST)
+    by_cause: dict[str, float] = {}
+    with Run.open(tmp_path, read_only=True) as run:
+        for line in run.ledger.charges():
+            by_cause[line.cause] = by_cause.get(line.cause, 0.0) + line.kg
+        assert run.kind == "simulated"
+    expected = {cause: kg for cause, kg in plan.emissions.by_cause_kg.items() if kg}
+    assert by_cause == pytest.approx(expected, rel=1e-12)
+    assert by_cause["network"] == pytest.approx(0.18 * by_cause["training"])
+    assert result.emissions_kg == pytest.approx(1.43 * by_cause["training"], rel=1e-12)
+    exact = replace(plan, problem=more.with_settings(budget_kg=plan.emissions_kg * (1 - 1e-6)))
+    with pytest.raises(OverBudgetError, match="over its budget"):
+        train(exact, classes(), **FAST)
+
+
 def test_the_baseline_is_fedavg_of_everybody() -> None:
     plan, task = plan_of(SCHEDULE, window=1), classes()
     budget = float(plan.problem.costs.dense()[:, :4].sum())
@@ -178,7 +231,7 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path) -> None:
     with Run.open(tmp_path) as run:
         assert run.status == "diverged"
         assert [row.slot for row in run.rounds()] == [0]
-        kept = torch.frombuffer(bytearray(run.load_parts()["model/theta"].data), dtype=torch.float32)
+        kept = Checkpoint(run).load(torch.device("cpu"))["model"]["theta"]
         assert torch.isfinite(kept).all()
         assert run.ledger.last_slot() == 2  # the energy was spent
         assert "no longer a number" in run.events()[-1][3]
@@ -234,6 +287,8 @@ def test_cross_device_samples_devices_of_the_region(tmp_path: Path) -> None:
         assert next(run.ledger.charges()).note == "2 devices together"
     with pytest.raises(ScenarioError, match=r"2 devices of 0\.4 kWh take 0\.8 kWh .* energy_kwh=0\.8"):
         train(plan, cross, devices_per_slot=2, device_kwh=0.4, **FAST)
+    sent = replace(plan, problem=plan.problem.with_settings(model_mb=1.0, evaluation_share=0.1))
+    train(sent, cross, **kwh, **FAST)  # what devices draw is training; network and evaluation are beside it
     with pytest.raises(ScenarioError, match="devices_per_slot"):
         train(plan, cross, **FAST)
     with pytest.raises(ScenarioError, match="has no devices"):
@@ -281,20 +336,26 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
         resume(tmp_path / "nowhere")
 
 
-def test_event_files_are_valid_records(tmp_path: Path) -> None:
-    assert masked_crc(b"123456789") == (((0xE3069283 >> 15) | (0xE3069283 << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-    train(plan_of(SCHEDULE, window=1), classes(), out=tmp_path, tensorboard=True, **FAST)
+def test_tensorboard_reads_the_event_files(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = train(plan_of(SCHEDULE, window=1), classes(), out=tmp_path, tensorboard=True, **FAST)
     (path,) = (tmp_path / "tensorboard").iterdir()
-    data, events = path.read_bytes(), []
-    while data:
-        (length,) = struct.unpack("<Q", data[:8])
-        assert struct.unpack("<I", data[8:12])[0] == masked_crc(data[:8])
-        events.append(data[12 : 12 + length])
-        assert struct.unpack("<I", data[12 + length : 16 + length])[0] == masked_crc(events[-1])
-        data = data[16 + length :]
-    assert len(events) == 8
-    assert b"brain.Event:2" in events[0]
-    assert b"test/accuracy" in events[-1]
+    events = EventAccumulator(str(path)).Reload()
+    losses = {event.step: event.value for event in events.Scalars("loss")}
+    assert losses == {done.slot: pytest.approx(done.loss) for done in result.history}
+    assert events.Scalars("kg (simulated)")[-1].value == pytest.approx(result.emissions_kg)
+    assert events.Scalars("test/accuracy")[-1].value == pytest.approx(result.last_accuracy)
+    assert {f"client_loss/{name}" for name in result.client_accuracy or result.history[-1].losses} <= set(
+        events.Tags()["scalars"]
+    )
+
+
+def test_tensorboard_is_looked_for_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slackwater.learning.settings.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'slackwater\[tensorboard\]'"):
+        train(plan_of(SCHEDULE, window=1), classes(), out=tmp_path / "run", tensorboard=True, **FAST)
+    assert not (tmp_path / "run").exists()
 
 
 def test_importing_slackwater_does_not_import_torch() -> None:

@@ -1,15 +1,20 @@
 """A run killed at any moment goes on to the same bits, and no slot is charged twice or lost."""
 
+import errno
+import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from small_tasks import SCHEDULE, classes, plan_of
 from test_loop import same
 
 import slackwater.ledger.run as run_module
+import slackwater.ledger.state as state_module
 from slackwater.errors import SlackwaterError
 from slackwater.learning import resume, train
 from slackwater.learning.result import Result
@@ -17,7 +22,12 @@ from slackwater.learning.task import Task
 from slackwater.ledger import Run
 from slackwater.planning.plan import Plan
 
+sys.path.append(str(Path(__file__).parents[1] / "ledger"))
+from kills import RANDOM_KILLS
+
 SETTINGS = {"local_steps": 3, "batch_size": 16, "threads": 1, "server": "momentum", "averaging": 3, "eval_every": 2}
+RANDOM = [f"random:{number}" for number in range(RANDOM_KILLS)]
+"""Steps of a run, drawn with these seeds."""
 MOMENTS = [
     "create", "charge-before:0", "charge-after:0", "train:0", "keep-before:1", "keep-inside:2", "keep-after:2",
     "charge-after:3", "train:4", "keep-inside:6", "result", "delay:0.01", "delay:0.03", "delay:0.06",
@@ -25,12 +35,14 @@ MOMENTS = [
 
 # One process forks a child for each moment, so that PyTorch is loaded once; each child kills itself, or is killed.
 CHILD = """
-import os, signal, sys, time
-sys.path.insert(0, sys.argv[1])
+import os, random, signal, sys, tempfile, time
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/../ledger"]
+from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from small_tasks import SCHEDULE, classes, plan_of
-from test_resume import SETTINGS
+from test_resume import SETTINGS, _resumed_or_begun
+from kills import Steps
 import slackwater.learning.algorithm as algorithm
 import slackwater.ledger.run as run_module
 from slackwater.learning import train
@@ -64,14 +76,33 @@ def arm(moment):
         wrap(algorithm.Training, "_keep", what.split("-")[1], int(number))
     elif what == "result":
         wrap(algorithm.Training, "result", "before", 0)
+    elif what == "random":
+        Steps(die_at=random.Random(number).randrange(steps()))
+
+def steps():
+    "Of a run that is not killed; counted once, in a process of its own."
+    if not known:
+        receive, send = os.pipe()
+        if os.fork() == 0:
+            counted = Steps()
+            train(plan_of(SCHEDULE, window=1), classes(norm=True), out=tempfile.mkdtemp(dir=base) + "/run", **SETTINGS)
+            os.write(send, str(counted.done).encode())
+            os._exit(0)
+        os.wait()
+        known.append(int(os.read(receive, 100)))
+    return known[0]
+
+known, base = [], os.path.dirname(sys.argv[2])
 
 train(plan_of(SCHEDULE, window=1), classes(norm=True), **SETTINGS)  # loads what a first run loads
+if any(moment.startswith("random") for moment in sys.argv[3::2]):
+    steps()
 
 for folder, moment in zip(sys.argv[2::2], sys.argv[3::2]):
     child = os.fork()
     if child == 0:
         arm(moment)
-        train(plan_of(SCHEDULE, window=1), classes(norm=True), out=folder, **SETTINGS)
+        _resumed_or_begun(Path(folder), plan_of(SCHEDULE, window=1), classes(norm=True), begun=False)
         os._exit(0)
     if moment.startswith("delay"):
         time.sleep(float(moment.split(":")[1]))
@@ -100,15 +131,23 @@ def whole(plan: Plan, task: Task) -> Result:
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     base = tmp_path_factory.mktemp("killed")
-    folders = {moment: base / moment.replace(":", "-") for moment in MOMENTS}
-    arguments = [str(part) for moment, folder in folders.items() for part in (folder, moment)]
-    here = str(Path(__file__).parent)
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, here, *arguments], capture_output=True, text=True, timeout=110, check=False
-    )
-    outcomes = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
-    assert all(outcomes[moment] == "killed" for moment in MOMENTS if not moment.startswith("delay")), done.stderr
+    folders = {moment: base / moment.replace(":", "-") for moment in [*MOMENTS, *RANDOM]}
+    outcomes = killed_at([(folder, moment) for moment, folder in folders.items()])
+    assert all(outcome == "killed" for moment, outcome in outcomes if not moment.startswith("delay"))
     return folders
+
+
+def killed_at(moments: list[tuple[Path, str]]) -> list[tuple[str, str]]:
+    """Start or resume a run in each folder and kill it at a moment, one after the other; what came of each."""
+    arguments = [str(part) for moment in moments for part in moment]
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(Path(__file__).parent), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [(line.rsplit(" ", 1)[0], line.rsplit(" ", 1)[1]) for line in done.stdout.splitlines()]
 
 
 def _resumed_or_begun(folder: Path, plan: Plan, task: Task, *, begun: bool) -> Result:
@@ -122,12 +161,15 @@ def _resumed_or_begun(folder: Path, plan: Plan, task: Task, *, begun: bool) -> R
         return train(plan, task, out=folder, **SETTINGS)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", [*MOMENTS, *RANDOM])
 def test_a_killed_run_goes_on_to_the_same_bits(
     moment: str, killed: dict[str, Path], plan: Plan, task: Task, whole: Result
 ) -> None:
     folder = killed[moment]
-    result = _resumed_or_begun(folder, plan, task, begun=moment != "create" and not moment.startswith("delay"))
+    if Run.begun(folder):
+        with Run.open(folder, read_only=True) as run:
+            assert {run.state.fault(kept) for kept in run.state.checkpoints()} <= {None}, "both states are whole"
+    result = _resumed_or_begun(folder, plan, task, begun=not moment.startswith(("create", "delay", "random")))
     assert same(result, whole)
     with Run.open(folder) as run:
         keys = [(row.slot, row.client) for row in run.ledger.charges()]
@@ -135,15 +177,34 @@ def test_a_killed_run_goes_on_to_the_same_bits(
         assert sorted(keys) == sorted((slot, names[c]) for c, slot in zip(*SCHEDULE.nonzero(), strict=True))
         assert run.ledger.spent_kg() == pytest.approx(plan.emissions_kg, rel=1e-12)
         assert run.status == "done"
+    _check_files(folder)
     saved = torch.load(folder / "model.pt")
     assert all(torch.equal(saved[key], whole.model[key]) for key in saved)
 
 
-@pytest.mark.parametrize("pages", [60, 90, 120])
-def test_a_full_disk_is_a_sentence_and_nothing_is_lost(
-    pages: int, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def _check_files(folder: Path) -> None:
+    """Nothing is in the folder of the state but the files that run.db names, and each is as it was written."""
+    with Run.open(folder, read_only=True) as run:
+        checkpoints = run.state.checkpoints()
+        named = {part.file for kept in checkpoints for part in run.state.parts(kept)}
+        assert [run.state.fault(kept) for kept in checkpoints] == [None, None]
+    assert {path.name for path in (folder / "state").iterdir()} == named
+
+
+def test_a_run_that_is_killed_again_and_again_comes_to_the_same_bits(
+    tmp_path: Path, plan: Plan, task: Task, whole: Result
 ) -> None:
-    task = classes(hidden=2000)  # 18,003 parameters: every part of the checkpoint takes 18 pages
+    outcomes = killed_at([(tmp_path / "run", f"random:again-{number}") for number in range(RANDOM_KILLS)])
+    assert outcomes[0][1] == "killed"
+    assert same(_resumed_or_begun(tmp_path / "run", plan, task, begun=False), whole)
+    _check_files(tmp_path / "run")
+
+
+@pytest.mark.parametrize("pages", [30, 34, 38])
+def test_a_full_disk_is_a_sentence_and_nothing_is_lost(
+    pages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, task = plan_of(np.ones((3, 40)), window=1), classes()
     usual = run_module.connect
 
     def small_disk(*args: object, **kwargs: object) -> object:
@@ -157,6 +218,27 @@ def test_a_full_disk_is_a_sentence_and_nothing_is_lost(
     ):
         train(plan, task, out=tmp_path, **SETTINGS)
     monkeypatch.undo()
+    assert same(resume(tmp_path, task=task), train(plan, task, **SETTINGS))
+
+
+@pytest.mark.parametrize("full_at", [0, 3, 12, 30])
+def test_a_disk_that_is_full_for_the_state_is_a_sentence_and_nothing_is_lost(
+    full_at: int, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, usual, calls = classes(), os.fsync, [0]
+
+    def full(handle: int) -> None:
+        calls[0] += 1
+        if calls[0] > full_at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        usual(handle)
+
+    monkeypatch.setattr(state_module.os, "fsync", full)
+    with pytest.raises(SlackwaterError, match=rf"cannot be written: No space left.*slackwater resume {tmp_path}"):
+        train(plan, task, out=tmp_path, **SETTINGS)
+    monkeypatch.undo()
+    known = {file for (file,) in sqlite3.connect(tmp_path / "run.db").execute("SELECT file FROM parts")}
+    assert {path.name for path in (tmp_path / "state").iterdir()} == known, "what was written in vain is gone"
     assert same(resume(tmp_path, task=task), train(plan, task, **SETTINGS))
 
 

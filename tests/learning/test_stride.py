@@ -10,8 +10,9 @@ import torch
 
 import slackwater as sw
 from slackwater.errors import ScenarioError
-from slackwater.learning.aggregators import ECHO_WHOLE, STRIDE_GAMMA, STRIDE_MOST, Echo, FedAvg, Participation, Stride
+from slackwater.learning.aggregators import ECHO_WHOLE, Echo, FedAvg, Participation, Stride
 from slackwater.learning.registry import make_aggregator
+from slackwater.planning.plan import ECHO_GAMMA, ECHO_MOST
 
 CLIENTS, SIZE = 3, 4
 
@@ -40,10 +41,10 @@ def expected(history: list[dict[int, torch.Tensor]], gamma: float) -> np.ndarray
         update = update * min(1, usual / np.linalg.norm(update))
         mean = mean + weights[client] / total * update
         length += weights[client] / total * np.linalg.norm(update)
-    return mean * min(STRIDE_MOST, length / np.linalg.norm(mean))
+    return mean * min(ECHO_MOST, length / np.linalg.norm(mean))
 
 
-@pytest.mark.parametrize("gamma", [0.5, STRIDE_GAMMA])
+@pytest.mark.parametrize("gamma", [0.5, ECHO_GAMMA])
 def test_it_follows_the_formula(gamma: float) -> None:
     rule, history = Stride(gamma), list[dict[int, torch.Tensor]]()
     for number, updates in enumerate(rounds()):
@@ -66,7 +67,7 @@ def test_a_step_is_as_long_as_the_updates_are_on_average_up_to_a_bound() -> None
     apart = {0: torch.tensor([1.0, 0.0]), 1: torch.tensor([0.0, 1.0])}
     assert float(Stride().aggregate(apart, who(0)).update.norm()) == pytest.approx(1.0)
     opposed = {0: torch.tensor([1.0, 0.1]), 1: torch.tensor([-1.0, 0.1])}
-    assert float(Stride().aggregate(opposed, who(0)).update.norm()) == pytest.approx(0.1 * STRIDE_MOST)
+    assert float(Stride().aggregate(opposed, who(0)).update.norm()) == pytest.approx(0.1 * ECHO_MOST)
     nothing = {0: torch.tensor([1.0, 0.0]), 1: torch.tensor([-1.0, 0.0])}
     assert float(Stride().aggregate(nothing, who(0)).update.norm()) == 0
 
@@ -128,7 +129,7 @@ def test_its_name() -> None:
     default, other = make_aggregator("stride"), make_aggregator("stride:0.8")
     assert isinstance(default, Stride)
     assert isinstance(other, Stride)
-    assert (default.gamma, other.gamma) == (STRIDE_GAMMA, 0.8)
+    assert (default.gamma, other.gamma) == (ECHO_GAMMA, 0.8)
     with pytest.raises(ScenarioError, match="above 0 and at most 1"):
         make_aggregator("stride:0")
 

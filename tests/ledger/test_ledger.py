@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slackwater.carbon.traces import Provenance, Traces
 from slackwater.errors import SlackwaterError
-from slackwater.ledger import Charge, ChargedTwiceError, ModelledCharges, OverBudgetError, Run
+from slackwater.ledger import Charge, ChargedTwiceError, EvaluationRecord, ModelledCharges, OverBudgetError, Run
 from slackwater.ledger.schema import VERSION
 from slackwater.planning.fleet import Client
 from slackwater.planning.plan import Plan
@@ -44,6 +44,19 @@ def test_what_is_booked_comes_back(tmp_path: Path) -> None:
         assert run.ledger.spent_kg() == pytest.approx(0.2, rel=1e-15)
         assert run.ledger.last_slot() == 0
         assert [c.client for c in run.ledger.charges(client="FR")] == ["FR"]
+
+
+def test_evaluations_come_back_in_order_and_the_last_one_counts(tmp_path: Path) -> None:
+    def score(slot: int, client: str, accuracy: float) -> EvaluationRecord:
+        return EvaluationRecord(
+            slot=slot, model="last", client=client, data="test", accuracy=accuracy, loss=0.5, samples=7
+        )
+
+    with new_run(tmp_path / "run") as run:
+        run.record_evaluation(score(3, "FR", 0.1), score(3, "DE", 0.2), score(1, "", 0.3))
+        run.record_evaluation(score(3, "FR", 0.4))
+    with Run.open(tmp_path / "run") as run:
+        assert run.evaluations() == [score(1, "", 0.3), score(3, "DE", 0.2), score(3, "FR", 0.4)]
 
 
 def test_a_slot_is_charged_once() -> None:
@@ -98,6 +111,7 @@ def test_the_folder_is_its_owners_alone(tmp_path: Path) -> None:
         run.ledger.charge(line())
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "run").iterdir()}
         assert set(modes) >= {"run.db", "run.db-wal"}
+        assert modes.pop("state") == 0o700
         assert set(modes.values()) == {0o600}
         assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
 

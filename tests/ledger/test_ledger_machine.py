@@ -207,7 +207,7 @@ def test_in_flight_is_what_is_not_settled() -> None:
         run.ledger.settle(first, 0.4, source="a file", kind="actual")
         assert run.ledger.unsettled() == [second]
         assert run.ledger.spent_kg() == pytest.approx(0.5 * 0.4 + 2.0)
-        assert run.ledger.training_kg(before=1) == {(0, "c0"): pytest.approx(0.2)}
+        assert run.ledger.round_kg(before=1) == {(0, "c0"): pytest.approx(0.2)}
         assert run.ledger.slot_kg(1) == {"c0": pytest.approx(2.0)}
         with pytest.raises(SlackwaterError, match="energy and intensity"):
             run.ledger.correct(replace(second, energy_kwh=None), 1.0)

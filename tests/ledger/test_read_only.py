@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from slackwater.ledger import Run
+import pytest
+
+from slackwater.errors import SlackwaterError
+from slackwater.ledger import Part, Run
+from slackwater.ledger import schema as schema_module
 from slackwater.ledger.run import is_written
 
 KILLED = """
@@ -51,3 +60,144 @@ def test_a_run_killed_while_its_file_was_made_was_not_begun(tmp_path: Path) -> N
     subprocess.run([sys.executable, "-c", making, str(folder / "run.db")])
     assert (folder / "run.db-journal").stat().st_size > 0
     assert not Run.begun(folder)
+
+
+def finished(folder: Path) -> Path:
+    with Run.create(folder, plan={}, budget_kg=1.0, settings={}, task={}) as run:
+        run.log("kept")
+        run.set_status("done")
+    return folder
+
+
+def messages(folder: Path) -> list[str]:
+    with Run.open(folder, read_only=True) as run:
+        return [message for *_, message in run.events()]
+
+
+def journal_mode(folder: Path) -> str:
+    """From the file's header, without opening it."""
+    return {1: "delete", 2: "wal"}[(folder / "run.db").read_bytes()[18]]
+
+
+def test_a_finished_run_is_one_file_that_can_be_read_without_writing_beside_it(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run")
+    assert {path.name for path in folder.iterdir()} == {"run.db", "run.lock", "state"}
+    assert journal_mode(folder) == "delete"
+    with Run.open(folder) as run:  # to settle it, say
+        assert journal_mode(folder) == "wal"
+        run.log("settled")
+    assert journal_mode(folder) == "delete"
+    assert messages(folder) == ["kept", "settled"]
+
+
+def test_a_run_that_is_not_done_keeps_its_log_empty(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", plan={}, budget_kg=1.0, settings={}, task={})
+    with reading(tmp_path / "run"):  # as long as anybody has the file open, SQLite leaves the log where it is
+        run.log("kept")
+        assert (tmp_path / "run" / "run.db-wal").stat().st_size > 0
+        run.close()
+        assert (tmp_path / "run" / "run.db-wal").stat().st_size == 0
+    assert messages(tmp_path / "run") == ["kept"]
+
+
+def test_a_run_can_be_finished_and_settled_while_somebody_reads_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with reading(finished(folder)) as db:
+        db.execute("BEGIN")
+        assert db.execute("SELECT count(*) FROM events").fetchone()[0] == 1
+        Run.open(folder).close()  # nothing is written, so nobody waits
+
+
+class NoSharedMemory(sqlite3.Connection):
+    """As on a read-only disk: a file with a log cannot be opened, since -shm cannot be made."""
+
+    def execute(self, *given: Any) -> Any:
+        raise sqlite3.OperationalError("unable to open database file")
+
+
+def on_read_only_media(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = sqlite3.connect
+
+    def connect(address: Any, *given: Any, **more: Any) -> Any:
+        more |= {} if "immutable=1" in str(address) else {"factory": NoSharedMemory}
+        return usual(address, *given, **more)
+
+    monkeypatch.setattr(schema_module.sqlite3, "connect", connect)
+
+
+def test_a_run_with_an_empty_log_is_read_on_read_only_media(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Run.create(tmp_path / "run", plan={}, budget_kg=1.0, settings={}, task={}) as run:
+        run.log("kept")
+    assert journal_mode(tmp_path / "run") == "wal"
+    on_read_only_media(monkeypatch)
+    assert messages(tmp_path / "run") == ["kept"]
+
+
+def test_a_run_that_was_killed_is_not_read_without_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Run.create(tmp_path / "run", plan={}, budget_kg=1.0, settings={}, task={}) as run:
+        run.log("in the log alone")
+        shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    (tmp_path / "copy" / "run.db-shm").unlink()
+    assert (tmp_path / "copy" / "run.db-wal").stat().st_size > 0
+    on_read_only_media(monkeypatch)
+    with pytest.raises(SlackwaterError, match=r"run.db-wal may hold its last changes.*Copy the folder"):
+        messages(tmp_path / "copy")
+    monkeypatch.undo()
+    assert messages(tmp_path / "copy") == ["in the log alone"]
+
+
+@contextmanager
+def mounted_read_only(folder: Path, at: Path) -> Iterator[Path]:
+    at.mkdir()
+    for how in (["--bind", str(folder), str(at)], ["-o", "remount,ro,bind", str(at)]):
+        if shutil.which("mount") is None or subprocess.run(["mount", *how], capture_output=True).returncode:
+            pytest.skip("needs the right to mount")
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", str(at)], check=True)
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_run_on_a_disk_that_is_really_read_only(tmp_path: Path, done: bool) -> None:
+    folder = finished(tmp_path / "run")
+    if not done:
+        with Run.open(folder) as run:
+            run.set_status("stopped")
+        assert journal_mode(folder) == "wal"
+    with mounted_read_only(folder, tmp_path / "disk") as disk:
+        assert messages(disk) == ["kept"]
+        with pytest.raises(SlackwaterError, match=r"cannot be written: Read-only file system. Copy the folder"):
+            Run.open(disk)
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[sqlite3.Connection]:
+    """A reader of the file."""
+    db = sqlite3.connect(f"file:{folder / 'run.db'}?mode=ro", uri=True, isolation_level=None)
+    db.execute("SELECT count(*) FROM run").fetchone()
+    yield db
+    db.close()
+
+
+def test_the_log_does_not_grow_by_a_state_with_every_round_while_somebody_reads(tmp_path: Path) -> None:
+    part = memoryview(bytes(10**6))
+    log = tmp_path / "run" / "run.db-wal"
+
+    def rounds(run: Run, count: int) -> None:
+        for slot in range(count):
+            with run.transaction():
+                run.state.save(slot, ["theta"], [("theta", Part(dtype="uint8", shape=(10**6,), data=part))])
+                run.log("a round")
+
+    with Run.create(tmp_path / "run", plan={}, budget_kg=1.0, settings={}, task={}) as run:
+        with reading(tmp_path / "run") as db:
+            db.execute("BEGIN")
+            db.execute("SELECT count(*) FROM events").fetchone()
+            rounds(run, 50)
+            assert log.stat().st_size < 4 * 10**6, "a state each round would be 50 MB"
+            while log.stat().st_size < 8 * 10**6:
+                run.log("x" * 10**6)
+        rounds(run, 2)
+        assert log.stat().st_size <= 4 * 2**20, "it is cut when nobody reads it any more"
+    assert sum(path.stat().st_size for path in (tmp_path / "run" / "state").iterdir()) == 2 * 10**6

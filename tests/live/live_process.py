@@ -1,7 +1,8 @@
 """Carries out the folders that it is told on stdin, each in a process of its own that can be killed.
 
 One process loads PyTorch, and forks for every run. What was asked of clients goes to `asked.txt`. A number in `hold.txt`
-makes the run wait for ever before that slot, with nothing under way; then there is `held.txt`.
+makes the run wait for ever before that slot, with nothing under way; then there is `held.txt`. With a number in `die.txt` the
+run kills itself at that step (see kills.py), and one that ends says in `steps.txt` how many it had.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from datetime import datetime
 from pathlib import Path
 
 import live_world as world
+
+sys.path.append(str(Path(__file__).parents[1] / "ledger"))
+from kills import Steps
 
 from slackwater.errors import SlackwaterError
 from slackwater.live import Reply, Site, Work, carry_out
@@ -52,10 +56,14 @@ def main() -> None:
         if pid == 0:
             sites = SlowSites()
             sites.folder = Path(line.strip())
+            die = sites.folder / "die.txt"
+            steps = Steps(int(die.read_text())) if die.exists() else None
             try:
                 carry_out(sites.folder, sites, world.initial())
             except SlackwaterError as error:
                 os._exit(error.exit_code)
+            if steps is not None:
+                _append(sites.folder / "steps.txt", str(steps.done))
             os._exit(0)
         print(pid, flush=True)
         _, status = os.waitpid(pid, 0)

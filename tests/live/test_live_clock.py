@@ -3,26 +3,34 @@ from __future__ import annotations
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import live_world as world
 
 from slackwater.live.clock import STEP_SECONDS, Unhurried, WallClock
+from slackwater.time_source import TimeSource, VirtualTime
 
 START = datetime(2023, 3, 1, tzinfo=UTC)
 
 
-class Hands:
+class Hands(TimeSource):
     """A wall clock and a monotonic one that we move."""
 
     def __init__(self) -> None:
-        self.wall, self.monotonic = START.timestamp(), 100.0
+        self.wall, self.ticked = START.timestamp(), 100.0
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.wall, UTC)
+
+    def monotonic(self) -> float:
+        return self.ticked
 
     def clock(self, slot_seconds: float = 3600.0) -> WallClock:
-        return WallClock(START, slot_seconds, wall=lambda: self.wall, monotonic=lambda: self.monotonic)
+        return WallClock(START, slot_seconds, source=self)
 
     def tick(self, seconds: float) -> None:
         self.wall += seconds
-        self.monotonic += seconds
+        self.ticked += seconds
 
 
 def test_slots_follow_each_other() -> None:
@@ -59,6 +67,21 @@ def test_waiting_ends_when_it_is_time_or_when_asked_to_stop() -> None:
     threading.Timer(0.05, stop.set).start()
     assert not clock.wait(datetime.now(UTC) + timedelta(hours=1), stop)
     assert not clock.wait(datetime.now(UTC) - timedelta(hours=1), stop)
+
+
+def test_waiting_in_virtual_time_jumps_to_the_slot_and_does_not_look_like_a_clock_that_was_set(tmp_path: Path) -> None:
+    source = VirtualTime.begin(tmp_path / "clock", START)
+    clock, stop = WallClock(START, 3600.0, source=source), threading.Event()
+    for slot in range(1, 169):
+        assert clock.wait(clock.starts_at(slot), stop)
+        assert clock.current() == slot
+        assert clock.stepped_seconds() == 0.0
+    VirtualTime(tmp_path / "clock").set(clock.starts_at(173))  # another process, as when slots are missed
+    assert clock.current() == 173
+    assert clock.stepped_seconds() == 0.0
+    stop.set()
+    assert not clock.wait(clock.starts_at(180), stop)
+    assert clock.current() == 173
 
 
 def test_an_unhurried_clock_never_waits() -> None:

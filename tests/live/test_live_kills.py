@@ -19,8 +19,11 @@ import pytest
 import torch
 
 from slackwater.ledger.run import Run
-from slackwater.live import read_status
+from slackwater.live import carry_out, read_status
 from slackwater.planning.planner import plan as make_plan
+
+sys.path.append(str(Path(__file__).parents[1] / "ledger"))
+from kills import RANDOM_KILLS
 
 ROWS = ["xx.x.xx", "x.xx.xx", ".x.xxxx"]
 
@@ -131,6 +134,39 @@ def test_kills_while_nothing_is_under_way_change_nothing(tmp_path: Path, process
     assert world.same(model(folder), model(whole))
     assert world.spent(folder) == world.spent(whole)
     assert max(asked(folder).values()) == 1
+
+
+@pytest.mark.parametrize("guide", ["plan", "replanned"])
+def test_kills_at_random_steps_lead_to_the_same_bits(tmp_path: Path, processes: Processes, guide: str) -> None:
+    """The same as a run in which the clients of the slots that the kill took were lost; mostly there are none."""
+    whole = made(tmp_path / "whole", guide)
+    (whole / "die.txt").write_text("1000000")
+    assert processes.end(processes.start(whole)) == 0
+    steps, chance = int((whole / "steps.txt").read_text()), random.Random(2)
+    references: dict[frozenset[tuple[int, str]], Path] = {frozenset(): whole}
+    for number in range(RANDOM_KILLS):
+        folder = made(tmp_path / str(number), guide)
+        (folder / "die.txt").write_text(str(chance.randrange(steps)))
+        assert processes.end(processes.start(folder)) == -signal.SIGKILL
+        (folder / "die.txt").unlink()
+        if Run.begun(folder):
+            with Run.open(folder, read_only=True) as run:
+                assert {run.state.fault(kept) for kept in run.state.checkpoints()} <= {None}, "both states are whole"
+        assert processes.end(processes.start(folder)) == 0
+        lost = frozenset(key for key, outcome in world.outcomes(folder).items() if outcome == "lost")
+        assert len({slot for slot, _ in lost}) <= 1
+        if lost not in references:
+            references[lost] = made(tmp_path / f"reference-{number}", guide)
+            carry_out(references[lost], world.Sites(tricks=dict.fromkeys(lost, "lost")), world.initial())
+        assert world.same(model(folder), model(references[lost])), f"run {number}"
+        assert world.outcomes(folder) == world.outcomes(references[lost])
+        assert world.recount(folder) == pytest.approx(world.spent(folder), rel=1e-12)
+        assert not asked(folder) or max(asked(folder).values()) == 1, "nobody trains a slot twice"
+        with Run.open(folder, read_only=True) as run:
+            checkpoints = run.state.checkpoints()
+            named = {part.file for kept in checkpoints for part in run.state.parts(kept)}
+            assert [run.state.fault(kept) for kept in checkpoints] == [None, None]
+        assert {path.name for path in (folder / "state").iterdir()} == named
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])

@@ -13,7 +13,8 @@ from slackwater.errors import ScenarioError
 from slackwater.learning.screening import Screening
 from slackwater.live.arrays import Codec, UnusableUpdateError
 from slackwater.live.metering import Meter
-from slackwater.live.roster import Roster
+from slackwater.live.roster import Attendance
+from slackwater.live.settings import LiveSettings
 from slackwater.live.transport import Reply, Site
 from slackwater.planning.fleet import Client
 from slackwater.planning.problem import Problem
@@ -123,7 +124,7 @@ def test_energy_knows_pue_idle_draw_and_shorter_rounds() -> None:
 
 
 def test_who_is_there_and_who_is_away() -> None:
-    roster = Roster(world.problem().fleet, gone_after=2, max_rejections=2)
+    roster = Attendance(world.problem().fleet, gone_after=2, max_rejections=2)
     sites = {name: Site(name=name) for name in world.NAMES}
     there, said = roster.look(sites, 0)
     assert there.all()
@@ -135,15 +136,27 @@ def test_who_is_there_and_who_is_away() -> None:
     assert roster.away.tolist() == [False, True, False]
     assert "oslo was offline in 2 slots in a row" in said[0]
     assert roster.look(without, 3)[1] == []
-    again = Roster(world.problem().fleet, gone_after=2, max_rejections=2)
+    again = Attendance(world.problem().fleet, gone_after=2, max_rejections=2)
     again.restore(roster.to_dict())
     there, said = again.look(sites, 4)
     assert there.all()
     assert said == ["oslo is back; it keeps its history."]
 
 
+def test_before_anybody_was_looked_for_nobody_is_away() -> None:
+    fleet = Problem.from_costs(np.ones((3, 4)), rounds=2, slack=2, budget_kg=9.0).fleet
+    assert not Attendance(fleet, gone_after=3, max_rejections=2).away.any()
+
+
+@pytest.mark.parametrize(("name", "least"), [("makeup", 1.0), ("max_norm_ratio", 1.0), ("margin_seconds", 0.0)])
+def test_settings_at_their_least_are_taken_and_less_is_refused(name: str, least: float) -> None:
+    assert getattr(LiveSettings(**{name: least}), name) == least
+    with pytest.raises(ScenarioError, match=name):
+        LiveSettings(**{name: least - 0.01})
+
+
 def test_sites_that_contradict_the_plan_do_not_train() -> None:
-    roster = Roster(world.problem().fleet, gone_after=9, max_rejections=2)
+    roster = Attendance(world.problem().fleet, gone_after=9, max_rejections=2)
     sites = {
         "lyon": Site(name="lyon", zone="DE"),
         "oslo": Site(name="oslo", power_w=1200.0),
@@ -160,7 +173,7 @@ def test_sites_that_contradict_the_plan_do_not_train() -> None:
 
 
 def test_who_works_in_vain_rests_longer_and_longer() -> None:
-    roster = Roster(world.problem().fleet, gone_after=2, max_rejections=9)
+    roster = Attendance(world.problem().fleet, gone_after=2, max_rejections=9)
     sites = {name: Site(name=name) for name in world.NAMES}
     lyon, nobody = np.array([True, False, False]), np.zeros(3, dtype=bool)
     assert roster.note(0, lyon, nobody) == []
@@ -175,7 +188,7 @@ def test_who_works_in_vain_rests_longer_and_longer() -> None:
 
 
 def test_who_is_rejected_too_often_is_set_aside() -> None:
-    roster = Roster(world.problem().fleet, gone_after=9, max_rejections=2)
+    roster = Attendance(world.problem().fleet, gone_after=9, max_rejections=2)
     assert roster.reject(2) is None
     message = roster.reject(2)
     assert message is not None

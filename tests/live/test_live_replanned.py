@@ -14,11 +14,14 @@ import numpy as np
 import pytest
 from live_world import NAMES, Sites
 
+from slackwater.carbon.traces import Origin, Traces
 from slackwater.errors import DataError, ScenarioError
 from slackwater.forecasting.naive import Persistence
+from slackwater.intensity import ProviderFeed
 from slackwater.ledger.run import Run
 from slackwater.live import LiveResult, LiveSettings, carry_out, prepare, settle
 from slackwater.live.knowledge import Playback, Providers
+from slackwater.live.replanned import Replanned
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan as make_plan
 from slackwater.providers.errors import ProviderError
@@ -202,7 +205,7 @@ class Grid:
 def providers(grid: Grid, **more: Any) -> Providers:
     problem = world.problem(24)
     early = replace(problem, start=world.START + timedelta(hours=20), rounds=4)
-    return Providers(early, data={"source": {"*": ["x"]}, "factor": "direct"}, folder=Path(), source=grid, **more)
+    return Providers(early, ProviderFeed(grid, sorted(world.ZONES), **more))
 
 
 def test_providers_are_asked_and_their_silence_is_told() -> None:
@@ -213,17 +216,41 @@ def test_providers_are_asked_and_their_silence_is_told() -> None:
     assert asked.origin(known.zones[0], 0) == ("the grid", "actual")
     assert asked.origin(known.zones[0], 2) == ("interpolated", "estimated")
     forecast = asked.forecast(known)
-    assert forecast is not None
-    assert (forecast.start, forecast.coverage) == (grid.known_until, 0.0)
+    assert (forecast.start, forecast.source) == (grid.known_until, "blend of the grid")
+    assert np.all(forecast.low < forecast.high)
     grid.down = True
     assert asked.until(3).end == known.end
     assert asked.until(0).end == world.START + timedelta(hours=20)  # never of the future of a slot
-    assert asked.forecast(known) is None
+    assert asked.forecast(asked.until(3)).source == "blend of the grid", "what was issued before is still there"
     notes = asked.notes()
     assert any("No new actual intensity: nobody answers" in note for note in notes)
-    assert any("no forecast from the providers" in note for note in notes)
+    assert any("no new forecast from the providers: nobody answers" in note for note in notes)
     assert asked.notes() == []
-    assert asked.past(known) is None
+
+
+def test_an_actual_is_waited_for_a_day_before_an_interpolated_value_is_settled_with(tmp_path: Path) -> None:
+    class Gap(Playback):
+        ends = world.START + timedelta(hours=25)
+
+        def until(self, slot: int) -> Traces:
+            return self._actuals.window(self._actuals.start, (self.ends - self._actuals.start) // timedelta(hours=1))
+
+        def origin(self, zone: str, slot: int) -> tuple[str, Any]:
+            return ("interpolated", "estimated") if slot == 1 else super().origin(zone, slot)
+
+    plan = asked(idle_w=50.0)
+    run(tmp_path, plan=plan, lag_slots=99)
+    with Run.open(tmp_path) as found:
+        knowledge = Gap(plan.problem, world.actuals(plan.problem.horizon), Persistence())
+        guide = Replanned(plan.problem, knowledge, Settings())
+        guide.restore(found.journal.get("guide"))
+        booked = found.ledger.unsettled()
+        waits = [line for line in booked if line.slot == 1]
+        assert guide.settle(found.ledger) == len(booked) - len(waits) > 0
+        assert {line.slot for line in found.ledger.unsettled()} == {1}
+        knowledge.ends += timedelta(hours=1)
+        assert guide.settle(found.ledger) == len(waits) > 0
+        assert found.ledger.unsettled() == []
 
 
 def test_without_any_actuals_a_run_does_not_begin() -> None:
@@ -236,9 +263,7 @@ def test_without_any_actuals_a_run_does_not_begin() -> None:
 def test_a_forecaster_of_our_own_goes_before_the_providers() -> None:
     grid = Grid(world.START + timedelta(hours=21))
     asked = providers(grid, forecaster=Persistence())
-    forecast = asked.forecast(asked.until(1))
-    assert forecast is not None
-    assert forecast.source == "persistence"
+    assert asked.forecast(asked.until(1)).source == "persistence"
 
 
 class Slots:
@@ -318,6 +343,9 @@ def test_a_run_that_is_over_is_settled_when_the_actuals_are_there(tmp_path: Path
 def test_a_plan_on_forecasts_is_not_charged_by_them(tmp_path: Path) -> None:
     plan = world.plan()
     traces = plan.problem.traces
-    guessed = replace(traces, provenance=(replace(traces.provenance[0], source="neso: 4 h actual, 2 h forecast"),))
+    hours = Origin(start="2023-03-01T04:00Z", hours=2, source="neso", kind="forecast")
+    guessed = replace(traces, provenance=(replace(traces.provenance[0], origins=(hours,)),))
     with pytest.raises(ScenarioError, match=r"made on forecasts \(FR\)"):
         prepare(tmp_path, replace(plan, problem=plan.problem.with_settings(traces=guessed)))
+    named = replace(traces, provenance=(replace(traces.provenance[0], source="a file about a 2 h forecast"),))
+    prepare(tmp_path, replace(plan, problem=plan.problem.with_settings(traces=named)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -329,31 +331,41 @@ def test_another_model_does_not_go_on_with_a_run(tmp_path: Path) -> None:
         carry_out(tmp_path, Sites(), {"w": np.zeros(2, dtype=np.float32)})
 
 
-def test_a_full_disk_is_a_sentence_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", ["run.db", "state"])
+def test_a_full_disk_is_a_sentence_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     from slackwater.ledger import run as run_module
+    from slackwater.ledger import state as state_module
 
-    real, large = run_module.connect, world.initial() | {"layer.weight": np.zeros((64, 64), dtype=np.float32)}
+    connected, synced = run_module.connect, os.fsync
 
     def small(path: Any, **how: Any) -> Any:
-        """Room for the plan, the model and the update of one client."""
-        connection = real(path, **how)
+        """Room for the plan and the first lines."""
+        connection = connected(path, **how)
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
-        connection.execute(f"PRAGMA max_page_count = {pages + 14}")
+        connection.execute(f"PRAGMA max_page_count = {pages + 8}")
         return connection
 
-    monkeypatch.setattr(run_module, "connect", small)
-    world.made(tmp_path, world.plan(["x..x", ".x.x", "..xx"]), aggregator="memory")
-    with pytest.raises(
-        SlackwaterError, match=r"run\.db cannot be written: database or disk is full.*slackwater resume"
-    ):
-        carry_out(tmp_path, Sites(), large)
+    def full(handle: int) -> None:
+        """Room for the state before the first round."""
+        if (tmp_path / "state" / "2-0-model-theta.bin").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        synced(handle)
+
+    monkeypatch.setattr(*((run_module, "connect", small) if where == "run.db" else (state_module.os, "fsync", full)))
+    plan = world.plan([10 * row for row in ("x..x", ".x.x", "..xx")])
+    world.made(tmp_path, plan, aggregator="memory")
+    why = "No space left on device" if where == "state" else "database or disk is full"
+    with pytest.raises(SlackwaterError, match=rf"{where}\S* cannot be written: {why}.*slackwater resume"):
+        carry_out(tmp_path, Sites(), world.initial())
     assert world.recount(tmp_path) == world.spent(tmp_path) > 0
-    monkeypatch.setattr(run_module, "connect", real)
+    monkeypatch.undo()
     sites = Sites()
-    done = carry_out(tmp_path, sites, large)
+    done = carry_out(tmp_path, sites, world.initial())
     assert sites.trained[0][0] > 0
-    assert "is lost, and stays charged" in world.said(tmp_path)
-    assert done.emissions_kg == pytest.approx(world.plan(["x..x", ".x.x", "..xx"]).emissions_kg)
+    assert where == "run.db" or "Slot 0 is lost, and stays charged" in world.said(tmp_path)
+    assert done.emissions_kg == pytest.approx(plan.emissions_kg)
     assert done.emissions_kg == pytest.approx(world.recount(tmp_path))
 
 

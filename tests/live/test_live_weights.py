@@ -4,25 +4,35 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given as for_all
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from slackwater.learning.aggregators import Participation, UFedAvg
-from slackwater.live.participation import Weights
+from slackwater.live.participation import MakeupWeights
 
 
-def realised(plan: np.ndarray, lost: np.ndarray, makeup: float) -> tuple[np.ndarray, Weights]:
+def given(kept: MakeupWeights, used: list[int], left: np.ndarray, before: int) -> np.ndarray:
+    """The effective pi of a slot, which a query does not change, and whose weights are then counted."""
+    before_asking = json.dumps(kept.to_dict())
+    pi = kept.pi(used, left, before)
+    assert json.dumps(kept.to_dict()) == before_asking
+    kept.give(used, left, before)
+    return pi
+
+
+def realised(plan: np.ndarray, lost: np.ndarray, makeup: float) -> tuple[np.ndarray, MakeupWeights]:
     """[client, slot], weights of U-FedAvg with effective pi, where `lost` slots came to nothing."""
     clients, before = plan.shape
-    weights, kept = np.zeros(plan.shape), Weights(clients, makeup=makeup)
+    weights, kept = np.zeros(plan.shape), MakeupWeights(clients, makeup=makeup)
     for slot in range(before):
         used = [int(c) for c in np.flatnonzero(plan[:, slot] & ~lost[:, slot])]
         kept.expect(plan[:, slot:].sum(axis=1))
         if used:
-            pi = kept.pi(used, plan[:, slot:].sum(axis=1), before)
+            pi = given(kept, used, plan[:, slot:].sum(axis=1), before)
             found = UFedAvg().weights(used, Participation(slot=slot, number=slot, clients=clients, pi=pi))
             weights[used, slot] = [found[c] for c in used]
-        kept_again = Weights(clients, makeup=makeup)
+        kept_again = MakeupWeights(clients, makeup=makeup)
         kept_again.restore(json.loads(json.dumps(kept.to_dict())))
         kept = kept_again  # as after a restart in every slot
     return weights, kept
@@ -32,7 +42,7 @@ plans = st.integers(0, 2**32 - 1).map(lambda seed: np.random.default_rng(seed).r
 
 
 @settings(max_examples=40, deadline=None)
-@given(plan=plans)
+@for_all(plan=plans)
 def test_without_losses_it_is_ufedavg_exactly(plan: np.ndarray) -> None:
     pi = plan.sum(axis=1) / plan.shape[1]
     weights, _ = realised(plan, np.zeros_like(plan), makeup=1.0)
@@ -43,7 +53,7 @@ def test_without_losses_it_is_ufedavg_exactly(plan: np.ndarray) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(plan=plans, seed=st.integers(0, 2**32 - 1), share=st.floats(0.0, 0.9))
+@for_all(plan=plans, seed=st.integers(0, 2**32 - 1), share=st.floats(0.0, 0.9))
 def test_totals_are_equal_under_losses(plan: np.ndarray, seed: int, share: float) -> None:
     clients, before = plan.shape
     lost = np.random.default_rng(seed).random(plan.shape) < share
@@ -57,7 +67,7 @@ def test_totals_are_equal_under_losses(plan: np.ndarray, seed: int, share: float
 
 
 @settings(max_examples=40, deadline=None)
-@given(plan=plans, seed=st.integers(0, 2**32 - 1))
+@for_all(plan=plans, seed=st.integers(0, 2**32 - 1))
 def test_no_weight_is_above_the_cap_and_what_is_missing_is_told(plan: np.ndarray, seed: int) -> None:
     clients, before = plan.shape
     lost = np.random.default_rng(seed).random(plan.shape) < 0.5
@@ -70,17 +80,17 @@ def test_no_weight_is_above_the_cap_and_what_is_missing_is_told(plan: np.ndarray
 
 
 def test_a_late_update_carries_what_was_lost_up_to_the_cap() -> None:
-    kept = Weights(2, makeup=3.0)
-    assert kept.pi([1], np.array([4, 3]), 8).tolist() == [4 / 8, 3 / 8]
-    two_left = kept.pi([0], np.array([2, 2]), 8)  # two of four are lost: twice the planned 8 / 4
+    kept = MakeupWeights(2, makeup=3.0)
+    assert given(kept, [1], np.array([4, 3]), 8).tolist() == [4 / 8, 3 / 8]
+    two_left = given(kept, [0], np.array([2, 2]), 8)  # two of four are lost: twice the planned 8 / 4
     assert two_left.tolist() == [1 / 4, 3 / 8]
-    late = Weights(1, makeup=3.0)
+    late = MakeupWeights(1, makeup=3.0)
     late.expect(np.array([4]))
-    assert late.pi([0], np.array([1]), 8)[0] == pytest.approx(1 / 6)  # 8 / 1 wanted, three times 8 / 4 allowed
+    assert given(late, [0], np.array([1]), 8)[0] == pytest.approx(1 / 6)  # 8 / 1 wanted, three times 8 / 4 allowed
     assert late.shortfall(8).tolist() == [0.25]
 
 
 def test_a_client_that_has_had_enough_has_no_weight() -> None:
-    kept = Weights(1)
-    kept.pi([0], np.array([1]), 8)
-    assert kept.pi([0], np.array([1]), 4)[0] == np.inf  # the window came earlier than planned
+    kept = MakeupWeights(1)
+    given(kept, [0], np.array([1]), 8)
+    assert given(kept, [0], np.array([1]), 4)[0] == np.inf  # the window came earlier than planned

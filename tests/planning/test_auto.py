@@ -173,4 +173,4 @@ def test_nothing_is_bought_from_nothing(made: sw.Plan) -> None:
 
 def test_constants_are_those_of_the_rule() -> None:
     rule = Stride()
-    assert (rule.gamma, rule.most) == (quality.GAMMA, quality.MOST)
+    assert (rule.gamma, rule.most) == (quality.ECHO_GAMMA, quality.ECHO_MOST)

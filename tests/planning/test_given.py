@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from slackwater.errors import InfeasibleError, ScenarioError
-from slackwater.learning.participation import cells, generate
+from slackwater.lab.markov_participation import cells, generate
 from slackwater.planning.given import plan_from_matrix
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import highspy
 import numpy as np
@@ -15,6 +16,7 @@ from strategies import problem_of, small_problems
 import slackwater as sw
 from slackwater.planning.cells import Cells
 from slackwater.planning.coupled import coupled_stages
+from slackwater.planning.highs import Model, Outcome
 from slackwater.planning.milp import solve_milp
 from slackwater.planning.problem import Problem
 from slackwater.planning.tangents import Fair
@@ -160,6 +162,33 @@ def test_time_that_runs_out_leaves_an_honest_bound() -> None:
     assert hurried.objective <= proved.objective + 1e-9
     assert hurried.upper_bound >= proved.objective
     assert proved.gap <= 1e-4
+
+
+def test_what_highs_has_not_found_in_time_is_the_greedys(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem.from_costs(wavy(3, 12), rounds=3, slack=9, budget_kg=0.5)
+    proved, greedy = sw.plan(problem), sw.plan(problem, solver="greedy")
+    none = Outcome(columns=None, bound=float("inf"))
+    monkeypatch.setattr("slackwater.planning.highs.Model.solve", lambda *_, **__: none)
+    hurried = sw.plan(problem, solver="milp")
+    assert hurried.objective == pytest.approx(greedy.objective)
+    assert proved.objective <= hurried.upper_bound < float("inf")
+
+
+def test_a_relaxation_that_finds_nothing_where_there_is_a_schedule_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    really = Model.solve
+
+    def lying(self: Model, *, relaxed: bool = False, **more: Any) -> Outcome:
+        none = Outcome(columns=None, bound=-math.inf, infeasible=True)
+        return none if relaxed else really(self, **more)
+
+    problem = Problem.from_costs(
+        wavy(4, 8), rounds=3, slack=5, budget_kg=0.7, max_parallel=1, alpha="max-min", fine_tune=0
+    )
+    proved = sw.plan(problem, end=5)
+    monkeypatch.setattr(Model, "solve", lying)
+    assert sw.plan(problem, end=5).level == pytest.approx(proved.level)
 
 
 @pytest.mark.parametrize("alpha", ["max-min", "max-min:1"])

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import slackwater as sw
+from slackwater.planning import highs, milp
 
 SOLVERS = ("exact", "greedy", "milp")
+TWO = np.array([[0.5, 0.4, 0.1, 0.3, 0.6], [0.3, 0.1, 0.5, 0.2, 0.2]])
 FALLING = np.array([[0.5, 0.4, 0.1, 0.3]])
 """Windows of one slot: 0.4 for s = 0, 0.1 for s = 1, 0.3 for s = 2."""
 
@@ -47,6 +49,52 @@ def test_an_end_outside_the_slack_is_refused(end: Any) -> None:
 def test_an_unknown_solver_is_refused() -> None:
     with pytest.raises(sw.ScenarioError, match="solver must be one of exact, greedy, milp, not 'gurobi'"):
         sw.plan(problem(), solver="gurobi")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limit", [-1, -0.001, float("nan"), True, "60", None])
+def test_a_time_limit_is_a_number_of_seconds(limit: Any) -> None:
+    for solver in SOLVERS:
+        with pytest.raises(sw.ScenarioError, match=f"time_limit_s must be a number of seconds, not {limit!r}"):
+            sw.plan(problem(), solver=solver, time_limit_s=limit)
+
+
+@pytest.mark.parametrize("auto", [False, True])
+@pytest.mark.parametrize("asked", [{"solver": "milp"}, {"solver": "exact", "coupled": True}])
+def test_the_milp_is_given_the_time_limit(asked: dict[str, Any], auto: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = list[float]()
+    really = milp.solve_milp
+
+    def spied(problem: sw.Problem, ends: Any, *, time_limit_s: float) -> Any:
+        given.append(time_limit_s)
+        return really(problem, ends, time_limit_s=30.0)
+
+    monkeypatch.setattr(milp, "solve_milp", spied)
+    one = problem(TWO, slack=3, **({"max_parallel": 1, "fine_tune": 0} if "coupled" in asked else {}))
+    for limit in (0, 7.5, float("inf")):
+        sw.plan(one, solver=asked["solver"], time_limit_s=limit, auto=auto)
+    sw.plan(one, solver=asked["solver"], auto=auto)
+    assert given == [0, 7.5, float("inf"), 60.0]
+
+
+@pytest.mark.parametrize("alpha", [0.5, "log", "max-min"])
+@pytest.mark.parametrize("coupled", [{}, {"max_parallel": 1, "fine_tune": 0}])
+def test_highs_never_has_more_than_what_is_left_of_the_time(
+    alpha: Any, coupled: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, left = 500.0, list[tuple[float, float]]()
+    really = highs.Model.solve
+
+    def counted(self: highs.Model, *, seconds: float, **more: Any) -> Any:
+        nonlocal now
+        left.append((seconds, 512.0 - now))
+        now += 0.5
+        return really(self, seconds=60.0, **more)
+
+    monkeypatch.setattr(milp.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(highs.Model, "solve", counted)
+    sw.plan(problem(TWO, slack=3, alpha=alpha, **coupled), solver="milp", time_limit_s=12.0)
+    assert left
+    assert all(0 < seconds <= rest for seconds, rest in left)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

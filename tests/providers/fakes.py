@@ -35,17 +35,36 @@ def floor(moment: datetime) -> datetime:
     return moment.replace(minute=0, second=0, microsecond=0)
 
 
-class ElectricityMapsFake:
+class Fake:
+    """What the fakes below say of a zone; a world with its own truth and its own time has its own."""
+
+    def __init__(self, value: Value = usual) -> None:
+        self.value = value
+
+    def now(self) -> datetime:
+        return NOW
+
+    def actual(self, zone: str, when: datetime) -> Any:
+        """The actual value over the step from `when`, g/kWh; None where it is not known."""
+        return self.value(when)
+
+    def expected(self, zone: str, when: datetime) -> Any:
+        """What is forecast now."""
+        return self.value(when)
+
+
+class ElectricityMapsFake(Fake):
     def __init__(self, value: Value = usual, *, zone: str | None = None, estimated: bool = False) -> None:
-        self.value, self.zone, self.estimated = value, zone, estimated
+        super().__init__(value)
+        self.zone, self.estimated = zone, estimated
 
     def row(self, zone: str, when: datetime, factor: str) -> dict[str, Any]:
         return {
             "zone": zone,
-            "carbonIntensity": self.value(when),
+            "carbonIntensity": self.actual(zone, when),
             "datetime": stamp(when),
-            "updatedAt": stamp(NOW),
-            "createdAt": stamp(NOW),
+            "updatedAt": stamp(self.now()),
+            "createdAt": stamp(self.now()),
             "emissionFactorType": factor,
             "isEstimated": self.estimated,
             "estimationMethod": "TIME_SLICER_AVERAGE" if self.estimated else None,
@@ -55,63 +74,58 @@ class ElectricityMapsFake:
         if asked.headers.get("auth-token") != "em-key":
             return as_json({"error": "Invalid auth-token"}, status=401)
         zone, factor = self.zone or asked.query["zone"], asked.query["emissionFactorType"]
-        what = asked.path.rpartition("/")[2]
+        what, current = asked.path.rpartition("/")[2], floor(self.now())
         if what == "latest":
-            return as_json(self.row(zone, floor(NOW), factor))
+            return as_json(self.row(zone, current, factor))
         if what == "history":
-            hours = times(floor(NOW) - 24 * HOUR, floor(NOW), 60)
+            hours = times(current - 24 * HOUR, current, 60)
             return as_json({"zone": zone, "history": [self.row(zone, when, factor) for when in hours]})
         if what == "past-range":
             start, end = parsed(asked.query["start"]), parsed(asked.query["end"])
             if end - start > timedelta(days=10):
                 return as_json({"error": "Range too long"}, status=400)
             return as_json({"zone": zone, "data": [self.row(zone, when, factor) for when in times(start, end, 60)]})
-        hours = times(floor(NOW), floor(NOW) + int(asked.query["horizonHours"]) * HOUR, 60)
-        rows = [{"carbonIntensity": self.value(when), "datetime": stamp(when)} for when in hours]
-        return as_json({"zone": zone, "forecast": rows, "updatedAt": stamp(NOW - HOUR)})
+        hours = times(current, current + int(asked.query["horizonHours"]) * HOUR, 60)
+        rows = [{"carbonIntensity": self.expected(zone, when), "datetime": stamp(when)} for when in hours]
+        return as_json({"zone": zone, "forecast": rows, "updatedAt": stamp(self.now() - HOUR)})
 
 
-class NesoFake:
-    def __init__(self, value: Value = usual) -> None:
-        self.value = value
-
+class NesoFake(Fake):
     def __call__(self, asked: Asked) -> Reply:
         parts = asked.path.strip("/").split("/")
         at = parts.index("intensity") + 1
         start = parsed(parts[at])
         start -= timedelta(minutes=start.minute % 30 + 30)  # the API begins with the half-hour that ends there
         if parts[0] == "regional":
-            rows = self.rows(start, start + 48 * HOUR, national=False)
             region = int(parts[-1])
+            rows = self.rows(start, start + 48 * HOUR, zone=f"GB-{region}")
             return as_json({"data": {"regionid": region, "shortname": "somewhere", "data": rows}})
         end = start + 48 * HOUR if parts[at + 1] == "fw48h" else parsed(parts[at + 1])
         if end - start > timedelta(days=14):
             return as_json({"error": {"code": "400 Bad Request", "message": "at most 14 days"}}, status=400)
-        return as_json({"data": self.rows(start, end, national=True)})
+        return as_json({"data": self.rows(start, end, zone="GB")})
 
-    def rows(self, start: datetime, end: datetime, *, national: bool) -> list[dict[str, Any]]:
+    def rows(self, start: datetime, end: datetime, *, zone: str) -> list[dict[str, Any]]:
         rows = []
         for when in times(start, end, 30):
-            intensity = {"forecast": self.value(when), "index": "low"}
-            if national:
-                intensity["actual"] = self.value(when) if when < NOW else None
+            intensity = {"forecast": self.expected(zone, when), "index": "low"}
+            if zone == "GB":
+                intensity["actual"] = self.actual(zone, when) if when < self.now() else None
             short = "%Y-%m-%dT%H:%MZ"
             after = when + timedelta(minutes=30)
             rows.append({"from": when.strftime(short), "to": after.strftime(short), "intensity": intensity})
         return rows
 
 
-class EnergyChartsFake:
-    def __init__(self, value: Value = usual) -> None:
-        self.value = value
-
+class EnergyChartsFake(Fake):
     def __call__(self, asked: Asked) -> Reply:
+        zone = asked.query["country"].upper()
         listed = list(times(parsed(asked.query["start"]), parsed(asked.query["end"]), 15))
         return as_json(
             {
                 "unix_seconds": [int(when.timestamp()) for when in listed],
-                "co2eq": [self.value(when) if when < NOW else None for when in listed],
-                "co2eq_forecast": [self.value(when) for when in listed],
+                "co2eq": [self.actual(zone, when) if when < self.now() else None for when in listed],
+                "co2eq_forecast": [self.expected(zone, when) for when in listed],
                 "deprecated": False,
             }
         )

@@ -45,6 +45,8 @@ class Reply:
     """Between one byte of the body and the next."""
     chunked: bool = False
     """Without a length, in pieces."""
+    raw: bytes | None = None
+    """Sent as it is, instead of a status, headers and a body; the connection is closed after it."""
 
 
 def as_json(data: Any, **more: Any) -> Reply:
@@ -54,7 +56,9 @@ def as_json(data: Any, **more: Any) -> Reply:
 class Loopback:
     """`answers` gives the good answer to a request; `script` holds what comes before that."""
 
-    def __init__(self, answers: Callable[[Asked], Reply], clock: datetime, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, answers: Callable[[Asked], Reply], clock: datetime, tls: ssl.SSLContext | None = None, port: int = 0
+    ) -> None:
         self.answers, self.clock = answers, clock
         self.script: deque[Reply | None] = deque()
         """None lets a good answer through."""
@@ -77,7 +81,7 @@ class Loopback:
             def handle_error(self, *_: Any) -> None:  # clients go away on purpose here
                 pass
 
-        self.server = Quiet(("127.0.0.1", 0), Handler)
+        self.server = Quiet(("127.0.0.1", port), Handler)
         if tls is not None:
             self.server.socket = tls.wrap_socket(self.server.socket, server_side=True)
         self.address = f"{'https' if tls else 'http'}://127.0.0.1:{self.server.server_address[1]}"
@@ -92,6 +96,10 @@ class Loopback:
         self.asked.append(asked)
         reply = self.always or (self.script.popleft() if self.script else None) or self.answers(asked)
         time.sleep(reply.wait_s)
+        if reply.raw is not None:
+            handler.close_connection = True
+            _send(handler, reply.raw, reply.drip_s)
+            return
         handler.send_response_only(reply.status)
         handler.send_header("Date", format_datetime((reply.date or self.clock).astimezone(UTC), usegmt=True))
         if reply.kind:
@@ -104,10 +112,7 @@ class Loopback:
             handler.send_header(name, value)
         handler.end_headers()
         if reply.drip_s:
-            for i in range(len(reply.body)):
-                handler.wfile.write(reply.body[i : i + 1])
-                handler.wfile.flush()
-                time.sleep(reply.drip_s)
+            _send(handler, reply.body, reply.drip_s)
         elif reply.chunked:
             handler.wfile.write(b"%x\r\n" % len(reply.body) + reply.body[: reply.sent])
             handler.wfile.write(b"\r\n0\r\n\r\n" if reply.sent is None else b"")
@@ -117,6 +122,14 @@ class Loopback:
             handler.wfile.flush()
             handler.close_connection = True
             handler.connection.shutdown(socket.SHUT_RDWR)
+
+
+def _send(handler: BaseHTTPRequestHandler, content: bytes, drip_s: float) -> None:
+    """Byte by byte where they drip."""
+    for piece in [content[i : i + 1] for i in range(len(content))] if drip_s else [content]:
+        handler.wfile.write(piece)
+        handler.wfile.flush()
+        time.sleep(drip_s)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from fakes import NOW, EnergyChartsFake, NesoFake
 from loopback import Reply, running
 
 from slackwater.providers import Cache, Cached, make_provider
-from slackwater.providers.cache import CacheError, cache_file
+from slackwater.providers.cache import CacheError
 from slackwater.providers.cached import is_fresh
 from slackwater.providers.coverage import coverage
 from slackwater.providers.values import Reading
@@ -135,10 +135,10 @@ def test_a_file_of_a_newer_version(cache: Cache) -> None:
 
 def test_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLACKWATER_CACHE", "/somewhere")
-    assert cache_file() == Path("/somewhere/intensity.sqlite")
+    assert Cache().path == Path("/somewhere/intensity.sqlite")
     monkeypatch.delenv("SLACKWATER_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    assert cache_file() == Path("/xdg/slackwater/intensity.sqlite")
+    assert Cache().path == Path("/xdg/slackwater/intensity.sqlite")
 
 
 def test_a_folder_that_cannot_be_made_does_not_stop_a_fetch(tmp_path: Path) -> None:
@@ -197,6 +197,19 @@ def test_what_the_provider_does_not_have_is_not_asked_for_again_at_once(cache: C
     assert len(server.asked) == 1
 
 
+@pytest.mark.parametrize(("late", "told"), [(timedelta(hours=11), False), (timedelta(hours=13), True)])
+def test_hours_that_are_not_published_yet_are_no_trouble(late: timedelta, told: bool, cache: Cache) -> None:
+    end = NOW.replace(minute=0)
+    with running(NesoFake(lambda when: 100.0 if when < end - late else None), NOW) as server:
+        cached = Cached(make_provider("neso", make_context({"neso": server.address}, factor="direct")), cache)
+        first = cached.fetch(["GB"], end - timedelta(days=2), end - late, "actual").expect()
+        more = cached.fetch(["GB"], end - timedelta(days=2), end, "actual")
+    assert len(server.asked) == 2
+    assert first.notes == ()
+    assert more.readings == first.readings
+    assert bool(more.failures) == told
+
+
 def test_a_forecast_never_takes_the_place_of_what_was(cache: Cache) -> None:
     with running(NesoFake(), NOW) as server:
         cached = Cached(make_provider("neso", make_context({"neso": server.address}, factor="direct")), cache)
@@ -233,3 +246,48 @@ def test_coverage(cache: Cache) -> None:
     ]
     assert (actual.hours, estimated.hours, actual.mean_kg_per_kwh) == (4, 1, pytest.approx(0.2))
     assert isinstance(actual.fetched_at, datetime)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE reading SET kg_per_kwh = 'much'",
+        "UPDATE reading SET kg_per_kwh = -3.0",
+        "UPDATE reading SET kg_per_kwh = 9e999",
+        "UPDATE reading SET minutes = 0",
+        "UPDATE reading SET minutes = 'x'",
+        "UPDATE reading SET kind = 'guess'",
+        "UPDATE reading SET fetched_at = 9223372036854775807",
+        "UPDATE reading SET issued_at = 'never'",
+        "UPDATE request SET answered_at = 'never'",
+        "UPDATE request SET stop = 9223372036854775807",
+    ],
+)
+def test_a_damaged_row_is_a_sentence_and_does_not_stop_a_fetch(cache: Cache, damage: str) -> None:
+    with running(NesoFake(), NOW) as server:
+        cached = Cached(make_provider("neso", make_context({"neso": server.address}, factor="direct")), cache)
+        cached.fetch(["GB"], NOW - 5 * HOUR, NOW - 2 * HOUR, "actual").expect()
+        with sqlite3.connect(cache.path) as connection:
+            connection.execute(damage)
+        connection.close()
+        answer = cached.fetch(["GB"], NOW - 5 * HOUR, NOW - 2 * HOUR, "actual").expect()
+    assert len(answer.readings) == 8
+    assert "is damaged" in answer.notes[0]
+    assert answer.notes[0].endswith("Remove it with: slackwater data clear")
+    cache.clear()
+    assert cache.everything() == []
+
+
+@pytest.mark.parametrize(
+    "column", ["kg_per_kwh = x'0102'", "kg_per_kwh = x'000080bf'", "kg_per_kwh = 'x'", "start = 9e99"]
+)
+def test_a_damaged_forecast_is_a_sentence(cache: Cache, column: str) -> None:
+    with running(NesoFake(), NOW) as server:
+        cached = Cached(make_provider("neso", make_context({"neso": server.address}, factor="direct")), cache)
+        cached.fetch(["GB"], NOW, NOW + 5 * HOUR, "forecast").expect()
+    assert cache.issues("GB", "direct", NOW)
+    with sqlite3.connect(cache.path) as connection:
+        connection.execute(f"UPDATE issue SET {column}")
+    connection.close()
+    with pytest.raises(CacheError, match="slackwater data clear"):
+        cache.issues("GB", "direct", NOW)

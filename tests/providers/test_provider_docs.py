@@ -37,7 +37,7 @@ def test_a_provider_of_your_own() -> None:
 
 
 def test_every_provider_and_key_is_told() -> None:
-    assert all(f"`{name}" in PAGE for name in PROVIDERS)
+    assert all(f"`{name}" in PAGE for name in PROVIDERS.own)
     assert all(variable(name) in PAGE for name in ("electricitymaps", "entsoe", "eia", "watttime"))
 
 

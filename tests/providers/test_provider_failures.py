@@ -244,6 +244,14 @@ def test_some_nulls(case: Case) -> None:
     assert answer.notes
 
 
+def test_nulls_at_the_end_are_not_published_yet_and_nothing_odd() -> None:
+    case, end = next(case for case in CASES if case.name == "energycharts"), START + timedelta(hours=4)
+    with serving(case, lambda when: 100.0 if when < end else None) as (provider, _, _):
+        answer = provider.fetch([case.zone], START, END, "actual").expect()
+    assert max(reading.end for reading in answer.readings) == end
+    assert answer.notes == ()
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if case.g_per_kwh is None], ids=lambda case: case.spec)
 @pytest.mark.parametrize(
     ("odd", "words"),

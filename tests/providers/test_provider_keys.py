@@ -50,7 +50,7 @@ def test_a_keyring_that_others_can_read_is_refused(tmp_path: Path) -> None:
     assert "hidden-key" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", ["eia = hidden-key", "eia = 3", 'eia = "hidden-key\nx"'])
+@pytest.mark.parametrize("content", ["eia = hidden-key", "eia = " + "[" * 5000, "eia = 3", 'eia = "hidden-key\nx"'])
 def test_a_keyring_that_is_wrong_shows_no_key(tmp_path: Path, content: str) -> None:
     file = tmp_path / "keys.toml"
     file.write_text(content, encoding="utf-8")

@@ -11,14 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cases import CASES, make_context
-from fakes import HOUR, NOW, floor
+from fakes import HOUR, NOW, ElectricityMapsFake, EnergyChartsFake, floor
 from loopback import Loopback, Reply, running
 
 import slackwater as sw
 import slackwater.providers
 from slackwater.errors import DataError, ScenarioError
+from slackwater.forecasting.intervals import STATED_COVERAGE
 from slackwater.ledger.modelled import ModelledCharges
 from slackwater.providers import Cache, Chain, Context, Intake, Provider, forecast, make_provider, traces
+from slackwater.providers.errors import UnavailableError
 from slackwater.providers.registry import PROVIDERS, usual_providers
 from slackwater.units import iso
 
@@ -56,6 +58,31 @@ def test_the_next_takes_over_when_one_is_down_and_that_is_said(servers: Servers)
     )
     assert {reading.source for reading in answer.expect().readings} == {"electricitymaps"}
     assert "energycharts is down (500)" in answer.notes[0]
+
+
+def test_that_all_are_down_passes_and_that_nobody_has_it_does_not(servers: Servers) -> None:
+    chain = Chain(["energycharts", "entsoe"], context=context(servers))
+    (nobody,) = chain.fetch(
+        ["SE-SE3"], DAY - timedelta(days=9999), DAY - timedelta(days=9998), "forecast"
+    ).failures.values()
+    assert not isinstance(nobody, UnavailableError)
+    for name in ("energycharts", "entsoe"):
+        servers[name].always = Reply(status=503)
+    (down,) = chain.fetch(["DE"], DAY, DAY + 3 * HOUR, "actual").failures.values()
+    assert isinstance(down, UnavailableError)
+    assert "energycharts is down (503)" in str(down)
+
+
+@pytest.mark.parametrize(("hours_ago", "told"), [(3, False), (30, True)])
+def test_hours_that_nobody_has_published_yet_are_no_news(servers: Servers, hours_ago: int, told: bool) -> None:
+    ends = floor(NOW) - hours_ago * HOUR
+    servers["energycharts"].answers = EnergyChartsFake(lambda when: 100.0 if when < ends else None)
+    servers["electricitymaps"].answers = ElectricityMapsFake(lambda when: None)
+    chain = Chain(["energycharts", "electricitymaps"], context=context(servers))
+    answer = chain.fetch(["DE"], DAY, NOW, "actual").expect()
+    assert max(reading.end for reading in answer.readings) == ends
+    assert any("electricitymaps has no usable actual values" in note for note in answer.notes) == told
+    assert any("values are null" in note for note in answer.notes) == told
 
 
 def test_priority_by_zone(servers: Servers) -> None:
@@ -155,7 +182,7 @@ def test_what_is_past_is_actual_and_the_rest_forecast(servers: Servers, cache: C
     made = traces(["FR"], start, start + 10 * HOUR, providers="electricitymaps", cache=cache, context=context(servers))
     assert made.slots == 10
     assert "4 h actual, 6 h forecast" in made.provenance[0].source
-    assert made.provenance[0].forecast_hours == tuple(iso(start + hour * HOUR) for hour in range(4, 10))
+    assert made.provenance[0].hours("forecast") == tuple(iso(start + hour * HOUR) for hour in range(4, 10))
 
 
 def test_what_is_charged_by_a_forecast_says_so_in_the_ledger(servers: Servers, cache: Cache, tmp_path: Path) -> None:
@@ -189,7 +216,9 @@ def test_nothing_at_all_names_every_reason(servers: Servers, cache: Cache) -> No
 
 def test_settings_that_make_no_sense(servers: Servers, cache: Cache) -> None:
     for settings, words in (
-        ({"slot_minutes": 7}, "slot_minutes"),
+        ({"slot_minutes": 7}, "slot_minutes is 7; a slot is a whole part of an hour"),
+        ({"slot_minutes": 90}, "slot_minutes is 90; a slot is a whole part of an hour"),
+        ({"slot_minutes": 300}, "slot_minutes is 300; a slot is a whole part of an hour"),
         ({"factor": "mixed"}, "mix_factors"),
         ({"fill_hours": -1}, "fill_hours"),
         ({"providers": []}, "at least one"),
@@ -204,10 +233,14 @@ def test_a_forecast_for_planning(servers: Servers, cache: Cache) -> None:
     made = forecast(
         ["FR"], start, start + 24 * HOUR, providers="electricitymaps", cache=cache, context=context(servers)
     )
-    assert (made.slots, made.coverage, made.factor) == (24, 0.0, "lifecycle")
-    assert np.array_equal(made.low, made.mean)
+    assert (made.slots, made.coverage, made.factor) == (24, STATED_COVERAGE, "lifecycle")
+    assert np.all(made.low < made.mean)
+    assert np.all(made.mean < made.high)
     assert made.source.startswith("electricitymaps: 24 h forecast")
-    assert made.traces().slots == 24
+    planned = made.traces()
+    assert planned.forecast_zones() == ["FR"]
+    assert len(planned.provenance[0].hours("forecast")) == 24
+    assert {one.source for one in planned.provenance[0].origins} == {"electricitymaps"}
 
 
 def test_who_is_asked_if_nobody_is_named(servers: Servers) -> None:
@@ -246,8 +279,8 @@ def test_a_provider_of_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from slackwater.providers import registry
 
-    point = EntryPoint("constant", "test_provider_planning:Constant", registry.ENTRY_POINTS)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    point = EntryPoint("constant", "test_provider_planning:Constant", registry.PROVIDERS.group)
+    monkeypatch.setattr("slackwater.registry.entry_points", lambda group: [point])
     provider = make_provider("constant:42", make_context({}, factor="direct"))
     answer = provider.fetch(["anywhere"], DAY, DAY + 2 * HOUR, "actual").expect()
     assert [reading.kg_per_kwh for reading in answer.readings] == [0.042] * 2
@@ -255,7 +288,7 @@ def test_a_provider_of_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_something_that_is_no_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PROVIDERS, "odd", lambda _: "text")  # type: ignore[arg-type, return-value]
+    monkeypatch.setitem(PROVIDERS.own, "odd", lambda _: "text")  # type: ignore[arg-type, return-value]
     with pytest.raises(ScenarioError, match="is not a"):
         make_provider("odd", make_context({}))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -9,13 +10,14 @@ import pytest
 from worlds import HISTORY, START, daily, problem, traces
 
 import slackwater as sw
-from slackwater.carbon.traces import Traces
+from slackwater.carbon.traces import Provenance, Traces
 from slackwater.errors import DataError, ScenarioError
-from slackwater.forecasting import Oracle, Persistence
+from slackwater.forecasting import ForecastArchive, Oracle, Persistence
 from slackwater.forecasting.forecast import Forecast
 from slackwater.planning.given import plan_from_matrix
 from slackwater.replanning import Settings, backtest, blind, spread_starts
 from slackwater.replanning.adversarial import ADVERSARIAL, adversary
+from slackwater.replanning.choices import archive_actuals
 
 TRUTH = traces(daily(4, HISTORY + 24 * 20, seed=11))
 
@@ -122,3 +124,21 @@ def test_wrong_settings_are_refused() -> None:
         backtest(problem(TRUTH), TRUTH, Persistence(), lag=-1)
     with pytest.raises(ScenarioError, match="no adversarial forecast 'nice'"):
         adversary("nice", TRUTH)
+
+
+def test_the_actuals_of_an_archive_over_the_time_that_zones_share() -> None:
+    late = START + timedelta(hours=3)
+    one, other = (
+        replace(traces(values[None], start), zones=(zone,), provenance=(Provenance(zone=zone, source="test"),))
+        for zone, values, start in (("z0", np.arange(1.0, 6.0), START), ("z1", np.arange(10.0, 15.0), late))
+    )
+    archive = ForecastArchive({}, actuals={"z0": one, "z1": other})
+    alone = archive_actuals(archive, ["z0"])
+    assert (alone.zones, alone.start, alone.factor) == (("z0",), START, "direct")
+    assert alone.intensity.tolist() == one.intensity.tolist()
+    both = archive_actuals(archive, ["z1", "z0"])
+    assert (both.zones, both.start, both.factor) == (("z1", "z0"), late, "direct")
+    assert both.intensity.tolist() == [[10, 11], [4, 5]]
+    far = ForecastArchive({}, actuals={"z0": one, "z1": replace(other, start=one.end)})
+    with pytest.raises(DataError, match="z0, z1 have no time in common"):
+        archive_actuals(far, ["z0", "z1"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,36 @@ def _assert_the_window_is_last(asked: sw.Problem, controller: Controller, steps:
         assert "shortened" in said or "dropped" in said
 
 
+@pytest.mark.parametrize("guess", ["random", "zero", "huge", "none"])
+@pytest.mark.parametrize("overheads", [{"model_mb": 2e4}, {"evaluation_share": 0.3}])
+def test_the_budget_holds_with_network_and_evaluation(guess: str, overheads: dict[str, float]) -> None:
+    truth = daily(3, HISTORY + 24, 3, 0.3)
+    asked = problem(traces(truth), hours=14, idle_w=20.0, fine_tune=2, **overheads)
+    controller, steps, truth = _drive(asked, truth, _guesser(guess, 1), Settings(replan_slots=1), worst=True)
+    assert any(step.trains.any() for step in steps)
+    assert _emitted(asked, controller, truth) <= asked.budget_kg * _ROUNDING
+    for step in steps:
+        held = step.spent_kg + step.in_flight_kg + step.held_kg
+        kept = step.protected_kg if step.trains.any() and not step.in_window else 0.0
+        assert held + kept <= asked.budget_kg * _ROUNDING
+
+
+def test_slots_and_the_window_are_held_at_all_that_a_round_draws() -> None:
+    flat = np.full((2, HISTORY + 12), 0.5)  # its bound is itself
+    asked = problem(traces(flat), rounds=3, slack=9, hours=6, fine_tune=1, model_mb=2e4, evaluation_share=0.3)
+    assert asked.costs.energy_kwh == pytest.approx([1.0 + 0.4 + 0.3] * 2)  # 0.01 kWh/GB x 2 x 20 GB
+    controller, steps, _ = _drive(asked, flat, _guesser("none", 0), Settings(replan_slots=1, reserve=0.0))
+    assert any(step.trains.any() and not step.in_window for step in steps)
+    assert steps[0].planned_kg == pytest.approx(asked.budget_kg) == 0.5 * 1.7 * 12
+    for step in steps:
+        assert step.held_kg == pytest.approx(0.5 * 1.7 * step.trains.sum())
+        if step.trains.any() and not step.in_window:
+            assert step.protected_kg == pytest.approx(0.5 * 1.7 * 2)
+    assert steps[-1].spent_kg + steps[-1].in_flight_kg == pytest.approx(
+        0.5 * 1.7 * controller.state.trained[:, :-1].sum()
+    )
+
+
 @given(_cases())
 @settings(max_examples=120, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_window_that_was_once_protected_is_had(case: dict[str, Any]) -> None:
@@ -167,6 +198,95 @@ def test_perfect_forecasts_come_close_to_the_plan_of_perfect_foresight() -> None
     assert trained.sum() >= 0.9 * best.matrix.sum()
     u = (trained * (asked.g_max - asked.costs.dense())).sum(axis=1)
     assert (u**0.1).sum() >= 0.98 * best.objective
+
+
+def _first_plan(
+    later: int, kg: float, width: float, every: int | None = 1, always: bool = False, **more: Any
+) -> list[int]:
+    """Slots of a plan that buys one: slot 0 at 0.5 kg, or a later one; all others are dear."""
+    known = traces(np.full((1, HISTORY), 0.5))
+    ahead = np.full((1, 24), 0.8)
+    ahead[0, 0], ahead[0, later] = 0.5, kg
+    asked = problem(
+        traces(np.full((1, HISTORY + 24), 0.5)), rounds=1, slack=23, hours=None, fine_tune=0, budget_kg=0.55, **more
+    )
+    controller = Controller(blind(asked), Settings(replan_slots=every, reserve=0.0))
+    wider = width * np.minimum(np.arange(24) / 12, 1)  # over the first twelve hours
+    unsure = replace(forecast(known, ahead), low=ahead * (1 - wider), high=ahead * (1 + wider))
+    step = controller.step(known, forecast(known, ahead, 0.2) if always else unsure)
+    assert step.trains.tolist() == [bool(controller.state.plan[0, 0])]
+    return [int(slot) for slot in np.flatnonzero(controller.state.plan[0])]
+
+
+def test_a_slot_that_a_later_plan_decides_is_preferred_where_it_is_about_as_cheap() -> None:
+    assert _first_plan(12, 0.515, width=0.2) == [12], "3 % dearer"
+    assert _first_plan(12, 0.53, width=0.2) == [0], "6 % dearer"
+    assert _first_plan(1, 0.505, width=0.2) == [0], "in an hour little more is known"
+    assert _first_plan(12, 0.515, width=0.0) == [0], "a sure forecast cannot be improved"
+    assert _first_plan(12, 0.515, width=0.05) == [0], "nor can this one by 3 %"
+    assert _first_plan(12, 0.51, width=0.05) == [12]
+    assert _first_plan(12, 0.515, width=0.2, always=True) == [0], "it is as unsure of the next slot"
+    assert _first_plan(12, 0.515, width=0.2, every=None) == [0], "no later plan"
+    assert _first_plan(20, 0.51, width=0.2, every=6) == [20]
+    assert _first_plan(12, 0.515, width=0.2, every=13) == [0], "the same plan decides both"
+    away = np.ones((1, 24), dtype=bool)
+    away[0, 12] = False
+    assert _first_plan(12, 0.515, width=0.2, available=away) == [0]
+    assert _first_plan(12, 0.515, width=0.2, recall=24) == [0], "who is recalled keeps its slots"
+
+
+@pytest.mark.parametrize(
+    ("budget_kg", "every", "present", "most", "expected"),
+    [
+        (2.0, 1, [True, True], None, [True, True]),
+        (2.0, 6, [True, True], None, [True, True]),
+        (1.6, 1, [True, True], None, [True, False]),
+        (1.4, 1, [True, True], None, [False, False]),
+        (2.0, 1, [False, True], None, [False, True]),
+        (2.0, 1, [True, True], 0, [False, False]),
+        (2.0, None, [True, True], None, [False, False]),
+    ],
+)
+def test_what_is_left_in_the_last_slot_before_the_window_is_used(
+    budget_kg: float, every: int | None, present: list[bool], most: int | None, expected: list[bool]
+) -> None:
+    """The forecast says that the slot costs 2 kg a client, so that nobody is planned; its upper bound is 0.5 kg."""
+    flat = np.full((2, HISTORY + 2), 0.5)
+    fleet = sw.Fleet.of(["z0", "z1"], power_w=1000, max_slots=most)
+    asked = problem(traces(flat), rounds=2, slack=0, hours=None, budget_kg=budget_kg).with_settings(clients=fleet)
+    controller = Controller(blind(asked), Settings(replan_slots=every, reserve=0.0))
+    known = traces(flat[:, :HISTORY])
+    ahead = forecast(known, np.array([[2.0, 0.5], [2.0, 0.5]]))
+    step = controller.step(known, ahead, present=np.array(present))
+    assert step.trains.tolist() == expected
+    assert step.wanted is not None
+    assert step.wanted[np.array(present)].tolist() == step.trains[np.array(present)].tolist()
+    said = [message for message in step.messages if "more clients than planned" in message]
+    assert len(said) == any(expected)
+    assert step.held_kg == pytest.approx(0.5 * sum(expected))
+    last = controller.step(traces(flat[:, : HISTORY + 1]), None)
+    assert last.in_window
+    assert last.trains.all()
+
+
+def test_slots_before_the_last_one_are_not_filled() -> None:
+    flat = np.full((2, HISTORY + 3), 0.5)
+    asked, known = problem(traces(flat), rounds=3, slack=0, hours=None, budget_kg=2.0), traces(flat[:, :HISTORY])
+    controller = Controller(blind(asked), Settings(reserve=0.0))
+    step = controller.step(known, forecast(known, np.array([[2.0, 2.0, 0.5]] * 2)))
+    assert not step.trains.any()
+
+
+def test_the_window_is_put_where_little_is_held_in_vain() -> None:
+    """Every day at 05:00 intensity has risen by 0.4, so that a window within three hours of that is held much higher."""
+    history = np.full((2, HISTORY + 30), 0.5)
+    history[:, 5::24] = 0.9
+    asked = problem(traces(history), rounds=2, slack=28, hours=None, budget_kg=4.0)  # the last slot is at 05:00
+    controller = Controller(blind(asked), Settings(reserve=0.0))
+    for slot in range(5):
+        known = traces(history[:, : HISTORY + slot])
+        controller.step(known, forecast(known, np.full((2, 30 - slot), 0.5)))
+        assert controller.state.window_at == 25, "01:00, the last hour that is not near it"
 
 
 def test_fairness_counts_what_clients_already_got() -> None:
@@ -200,6 +320,15 @@ def test_a_state_can_be_stored_and_goes_on_the_same() -> None:
         assert one.held_kg == other.held_kg
     with pytest.raises(DataError, match="state of the run cannot be read"):
         State.from_dict({"slot": 3})
+
+
+@pytest.mark.parametrize("shape", [[10**6, 10**6], [3, 1], [-3, -24], [10**30, 24], [2.5, 3], ["a", 3], [3]])
+def test_a_state_that_claims_another_size_is_refused_before_it_is_unpacked(shape: list[object]) -> None:
+    data = State.initial(problem(traces(daily(3, HISTORY + 24, seed=5)))).to_dict()
+    State.from_dict(data)
+    data["plan"] = data["plan"] | {"shape": shape}
+    with pytest.raises(DataError, match="state of the run cannot be read"):
+        State.from_dict(data)
 
 
 def test_measured_emissions_take_the_place_of_modelled_ones() -> None:

@@ -45,6 +45,18 @@ def test_promising_ends_lose_next_to_nothing() -> None:
         assert kept >= best.objective * (1 - 1e-3)
 
 
+def test_what_a_window_is_held_at_in_vain_counts_as_its_cost() -> None:
+    asked = problem(traces(np.full((2, 300), 0.5)), rounds=2, slack=4, hours=2)
+    assert promising_ends(asked) == [4], "all windows cost the same: the last one leaves most slots before it"
+    in_vain = np.array([0.0, 0.1, 0.1, 0.2, 0.1, 0.3])
+    assert promising_ends(asked, in_vain) == [3, 4]  # slots 4 and 5
+    found = solve(asked, in_vain)
+    assert found is not None
+    assert found.window_at == 4
+    longer = asked.with_settings(fine_tune=2)
+    assert promising_ends(longer, in_vain) == [0, 1, 3, 4]  # 0.1, 0.2, 0.3, 0.3 and 0.4 kg
+
+
 def test_where_nothing_fits_there_is_no_plan() -> None:
     asked = problem(traces(daily(2, 300)), hours=None, budget_kg=1e-6)
     assert solve(asked) is None

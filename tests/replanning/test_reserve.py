@@ -21,7 +21,7 @@ from slackwater.forecasting.forecast import Forecast
 from slackwater.replanning import Controller, Replay, Settings, State, backtest, blind, replay_before
 from slackwater.replanning.backtest import first_plan
 from slackwater.replanning.choices import first_issue
-from slackwater.replanning.replay import LEAST, MOST, by_part, replay
+from slackwater.replanning.replay import LEAST, MOST, _excess, by_part, replay
 from slackwater.replanning.reserve import WIDENED, interval_kg, usable_share
 
 KNOWN = traces(daily(3, 10 * 24, seed=7))
@@ -145,12 +145,41 @@ def test_origins_without_a_forecast_or_a_plan_are_left_out() -> None:
     assert replay(poor, known, Persistence(), slots=25) is None, "no plan fits"
 
 
+def test_five_origins_are_enough_and_four_are_not() -> None:
+    truth = _world(2)
+    asked, known = blind(problem(truth)), truth.window(truth.start, 24 * DAYS - 1)
+    # The newest origin is two days before the end of what is known: the 25 slots after it must have come.
+    enough, too_few = (_Noting(least_slots=known.slots - 24 * days) for days in (2 + 2 * 4, 2 + 2 * 3))
+    five = replay(asked, known, enough, slots=25)
+    assert five is not None
+    assert len(enough.asked) == five.excess.shape[1] == LEAST == 5
+    assert replay(asked, known, too_few, slots=25) is None
+    assert len(too_few.asked) == LEAST - 1
+
+
+def test_the_excess_of_a_part_is_pulled_to_that_of_its_plan() -> None:
+    planned, emitted = np.array([[[8.0, 2.0, 0.0]]]), np.array([[[8.0, 3.0, 0.0]]])
+    # The plan of 10 kg emitted 1 kg more. A fifth of both is added to each part.
+    assert _excess(planned, emitted)[0, 0].tolist() == pytest.approx([0.2 / 10, 1.2 / 4, 0.2 / 2])
+
+
 def test_a_provider_is_replayed_from_its_first_issue_on() -> None:
     issued = np.array([hours_since_1970(START - timedelta(days=days)) for days in (9, 3)])
     issues = Issues(issued=issued, first=issued.astype(np.int64), values=np.ones((2, 48)))
     assert first_issue(ForecastArchive({"z0": issues})) == START - timedelta(days=9)
     assert first_issue(Persistence()) is None
     assert first_issue(ForecastArchive({})) is None
+
+
+def test_plans_of_the_past_pay_for_network_and_evaluation_too() -> None:
+    """Twice the energy at twice the budget is the same plan, so it falls short by the same share."""
+    truth = _world(3)
+    plain = problem(truth)
+    double = plain.with_settings(model_mb=2.5e4, evaluation_share=0.5, budget_kg=2 * plain.budget_kg)  # 0.5 + 0.5 kWh
+    once, twice = (replay_before(asked, truth, Persistence()) for asked in (plain, double))
+    assert once is not None
+    assert twice is not None
+    assert twice.excess == pytest.approx(once.excess)
 
 
 def test_clients_that_wait_or_are_away_are_replayed_as_they_are() -> None:
@@ -196,3 +225,28 @@ def test_the_reserve_is_released_and_survives_storage() -> None:
     assert kept[0] > 0.02 * asked.budget_kg
     assert kept[-1] < 0.5 * kept[0]
     assert max(kept) < 1.5 * kept[0]
+
+
+@pytest.mark.parametrize("coverage", [0.01, 0.8, 1.0])
+@pytest.mark.parametrize("width", [0.0, 0.5])
+def test_the_reserve_is_finite_for_every_forecast(coverage: float, width: float) -> None:
+    given = replace(forecast(KNOWN, np.ones((3, 4)), width), coverage=coverage)
+    share = usable_share(given, np.ones((3, 4)), 0.6, None)
+    assert 0 < share <= 1
+    assert np.isfinite(share)
+    with pytest.raises(DataError, match="coverage"):
+        replace(given, coverage=0.0)
+
+
+def test_a_large_reserve_is_announced_with_its_reason_once() -> None:
+    truth = traces(daily(4, HISTORY + 24 * 5, seed=11))
+    asked = problem(truth, rounds=8, slack=60, hours=8)
+    controller = Controller(blind(asked), Settings(reserve=0.9, replan_slots=1))
+    said: list[str] = []
+    for slot in range(3):
+        known = truth.window(truth.start, HISTORY + slot)
+        given = forecast(known, truth.window(known.end, 70).intensity, 2.0)
+        said += controller.step(known, given).messages
+    large = [message for message in said if "in reserve" in message]
+    assert len(large) == 1
+    assert "of the budget, are kept in reserve at slot 0: the interval of the forecast is that wide" in large[0]

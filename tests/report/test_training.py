@@ -35,8 +35,8 @@ def result(accuracy: float = 0.9, **changes: Any) -> Result:
     history = tuple(round_of(slot, accuracy - 0.1 * (3 - slot) if slot % 2 else None, 0.3 * slot) for slot in range(4))
     fields: dict[str, Any] = {
         "accuracy": accuracy, "test_loss": 0.4, "loss": 0.3, "client_accuracy": {"a": 0.95, "b": 0.8123},
-        "worst_client_accuracy": 0.8123, "last_accuracy": accuracy, "emissions_kg": 0.9, "budget_kg": 1.2, "history": history,
-        "never": (), "notes": (), "model": {}, "seconds": 12.34, "folder": None,
+        "worst_client_accuracy": 0.8123, "last_accuracy": accuracy, "kind": "simulated", "emissions_kg": 0.9,
+        "budget_kg": 1.2, "history": history, "never": (), "notes": (), "model": {}, "seconds": 12.34, "folder": None,
     }  # fmt: skip
     return Result(**fields | changes)
 
@@ -90,11 +90,12 @@ def test_the_picture(tmp_path: Path) -> None:
     assert first.get_color() != second.get_color()
     assert first.get_marker() != second.get_marker()
     assert list(budget.get_xdata()) == [1.2, 1.2]
-    assert figure.get_suptitle() == style.SYNTHETIC
+    assert figure.get_suptitle() == f"Simulated runs, {style.SYNTHETIC}"
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert texts == ["memory: 90.0%", r"no \$lack\$: 80.0%", "budget"]
     assert save(figure, tmp_path / "a.png").stat().st_size > 1000
-    assert accuracy_chart({"memory": result()}).get_suptitle() == ""
+    assert accuracy_chart({"memory": result()}).get_suptitle() == "Simulated runs"
+    assert accuracy_chart({"memory": result(kind="live")}).get_suptitle() == ""
 
 
 def test_a_run_without_evaluations_is_no_error(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ export class CompareView {
       ["Alpha", plan((p) => String(p.settings.alpha))], ["Fine-tuning, slots", plan((p) => String(p.settings.fine_tune))], ["End time s", plan((p) => String(p.end))],
       ["Client-slots", plan((p) => p.slots.toLocaleString("en"))], ["Objective", plan((p) => figure(p.objective, 6))], ["Gap", plan((p) => (p.solver === "no-slack" ? "not optimised" : figure(p.gap, 2)))],
       ["Saved by slack", plan((p) => percent(p.savings.share))], ["Heterogeneity ρ_H", metric("rho_h")], ["Effective updates", metric("effective_updates")],
-      ["Run", run((r) => r.status)], ["Spent, kg", run((r) => kilograms(r.spent_kg))], ["Rounds", run((r) => r.rounds_planned ? `${r.rounds_done} of ${r.rounds_planned}` : `${r.rounds_done}`)],
+      ["Kind of run", run((r) => r.kind)], ["Run", run((r) => r.status)], ["Spent, kg", run((r) => kilograms(r.spent_kg))], ["Rounds", run((r) => r.rounds_planned ? `${r.rounds_done} of ${r.rounds_planned}` : `${r.rounds_done}`)],
       ["Accuracy", run((r) => percent(r.accuracy))], ["Aggregator", run((r) => printable(r.aggregator ?? "–"))], ["Task", run((r) => printable(r.task ?? "–"))],
     ].map(([name, read]) => [name, columns.map(read)]).filter(([, cells]) => cells.some((cell) => cell !== "–"));
     const head = el("tr", {}, el("th", {}, ""), ...columns.map((one) => el("th", { scope: "col", title: printable(one.label) }, `${one.kind}: ${shortened(one.label, 42)}`)));

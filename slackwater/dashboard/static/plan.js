@@ -188,6 +188,7 @@ export class PlanView {
     fill($("totals"), [
       ["Emissions", `${kilograms(plan.emissions_kg)} kg of ${kilograms(plan.budget_kg)} (${percent(plan.emissions_kg / plan.budget_kg)})`],
       ["of which idle, server", `${kilograms(plan.idle_kg)}, ${kilograms(plan.server_kg)} kg`],
+      ["network, evaluation", `${plan.network_counted ? kilograms(plan.network_kg) : "not counted"}, ${kilograms(plan.evaluation_kg)} kg`],
       ["Client-slots", plan.slots.toLocaleString("en")],
       ["Ends", plan.ends_at && this.problem.start ? `${slotTime(this.problem, this.problem.settings.rounds + plan.end)}` : `slot ${plan.window[1]}`],
       ["Objective", figure(plan.objective, 6)],

@@ -25,6 +25,7 @@ export class RunView {
     this.state = null;
     this.rounds = [];
     $("run-cards").hidden = $("realised").hidden = $("run-progress").hidden = !run;
+    $("run-kind").textContent = "";
     if (!run) {
       $("run-status").textContent = "There is no run here yet. Start one with: slackwater train plan.json --out DIR";
       return;
@@ -32,7 +33,7 @@ export class RunView {
     try {
       const [{ fixed }, problem] = await Promise.all([ask("/api/run", { run }), ask("/api/problem", { source: run })]);
       if ($("runs").value !== run) return;
-      Object.assign(this, { fixed, problem, bits: unpacked(fixed.plan.schedule), available: unpacked(problem.available), shades: gridShades(problem) });
+      Object.assign(this, { fixed, problem, available: unpacked(problem.available), shades: gridShades(problem) });
       showTrouble(null);
     } catch (error) {
       showTrouble(error);
@@ -57,13 +58,20 @@ export class RunView {
     if (state.since === 0) this.rounds = [];
     this.rounds = this.rounds.slice(0, state.since).concat(state.rounds);
     this.state = state;
-    $("live").textContent = state.status === "running" ? (state.quiet ? "Nothing was written for a while." : "Live.") : "";
+    $("live").textContent = state.status === "running" ? (state.quiet ? "Nothing was written for a while." : "Following.") : "";
     // A run that is planned anew, or whose policy chooses slot by slot, has as many rounds as come of it; how far it is, its slots say.
     const anew = state.replans.length > 0 || !state.rounds_planned;
-    const share = state.status === "done" ? 1 : anew ? (state.last_slot + 1) / this.fixed.slots : state.rounds_done / state.rounds_planned;
+    const share = state.status === "done" ? 1 : anew ? (state.last_slot + 1) / state.slots : state.rounds_done / state.rounds_planned;
+    // What the page calls planned is by the plan in force when a slot was decided; without re-plans that is the first plan.
+    const force = state.in_force;
+    this.slots = force ? state.slots : this.fixed.slots;
+    this.bits = unpacked((force ?? this.fixed.plan).schedule);
+    this.window = force ? force.window : this.fixed.window;
     this.counted = anew ? `${state.rounds_done}` : `${state.rounds_done} of ${state.rounds_planned}`;
     $("run-progress").value = share;
     const last = this.rounds.filter((r) => r.accuracy != null).at(-1);
+    $("run-kind").textContent = this.fixed.about;
+    $("run-kind").className = `kind ${state.kind}`;
     $("run-status").textContent = `${state.sentence} Round ${this.counted}, ${kilograms(state.spent_kg)} of ${kilograms(state.budget_kg)} kg spent${last ? `, accuracy ${percent(last.accuracy)}` : ""}.${state.quiet ? " It says it is running, but nothing was written for two minutes: it may have been killed (slackwater resume)." : ""}${state.shortened ? " Only the first rounds are shown." : ""}${this.fixed.synthetic ? " Synthetic intensity." : ""}`;
     this.draw();
   }
@@ -78,18 +86,26 @@ export class RunView {
   charts() {
     const points = this.rounds.filter((r) => r.accuracy != null).map((r) => [r.spent_kg, r.accuracy]);
     lineChart($("accuracy"), { series: [{ name: "accuracy", points, kind: "c0", dots: true }], x: "kg CO2e spent", y: "accuracy", yFormat: (v) => `${Math.round(v * 1000) / 10} %` });
-    const { budget_kg: budget, expected_kg } = this.state, { planned_kg: planned, busy_slots: busy, slots } = this.fixed;
-    const top = budget ?? planned.at(-1);
-    const plan = [[0, top], ...busy.map((slot) => [slot + 1, top - planned[slot]])];
-    const real = [[0, top], ...this.rounds.map((r) => [r.slot + 1, top - r.spent_kg])];
-    const done = this.state.last_slot, from = done >= 0 ? planned[done] : 0, here = real.at(-1)[1];
-    const series = [{ name: "planned", points: plan, kind: "quiet", under: true }, { name: "realised", points: real, kind: "c1" }];
-    if (this.state.status !== "done") series.push({ name: "forecast: the rest as planned", points: [real.at(-1), ...busy.filter((slot) => slot > done).map((slot) => [slot + 1, here - (planned[slot] - from)])], kind: "c1", dashed: true });
+    const { budget_kg: budget, expected_kg, first_plan_kg: first, in_force: force, decided_slots: decided, last_slot: done } = this.state;
+    const { planned_kg: planned, busy_slots: busy } = this.fixed, { slots } = this, top = budget ?? planned.at(-1);
+    const left = (sums, at) => [[0, top], ...at.map((slot) => [slot + 1, top - sums[slot]])];
+    const real = [[0, top], ...this.rounds.map((r) => [r.slot + 1, top - r.spent_kg])], here = real.at(-1)[1];
+    const from = done >= 0 ? planned[Math.min(done, planned.length - 1)] : 0;
+    const series = [{ name: "realised", points: real, kind: "c1" }];
+    if (!force) series.unshift({ name: "planned", points: left(planned, busy), kind: "quiet", under: true });
+    else {
+      if (force.planned_kg) series.unshift({ name: "planned, by the plan in force", points: left(force.planned_kg, [...force.planned_kg.keys()]), kind: "quiet", under: true });
+      series.push({ name: "first plan, for reference", points: left(planned, busy), kind: "c2", dashed: true });
+    }
+    const rest = force ? force.rest_kg.map((kg, at) => [decided + at + 1, top - this.state.spent_kg - kg]) : busy.filter((slot) => slot > done).map((slot) => [slot + 1, here - (planned[slot] - from)]);
+    if (this.state.status !== "done") series.push({ name: "forecast: the rest as planned", points: [real.at(-1), ...rest], kind: "c1", dashed: true });
     const reserve = this.state.status !== "done" ? this.state.replans[0]?.reserve_kg : null;
     if (reserve) series.push({ name: "kept in reserve", points: [[done + 1, reserve], [slots, reserve]], kind: "c0", dashed: true });
     lineChart($("burn"), { series, x: "slot", y: "kg left", zero: true, xFormat: (v) => (Number.isInteger(v) && v <= slots ? String(v) : "") });
     const off = this.state.off_plan_kg;
-    $("burn-note").textContent = `Expected at the end: ${kilograms(expected_kg)} kg${budget ? ` of ${kilograms(budget)}` : ""}. ${Math.abs(off) < 1e-9 * (budget ?? 1) ? "So far as planned." : `So far ${kilograms(Math.abs(off))} kg ${off > 0 ? "more" : "less"} than planned.`}`;
+    const way = off == null ? "" : Math.abs(off) < 1e-9 * (budget ?? 1) ? " So far as planned." : ` So far ${kilograms(Math.abs(off))} kg ${off > 0 ? "more" : "less"} than planned.`;
+    const reference = this.state.replans.length ? ` The first plan expected ${kilograms(first)} kg.` : "";
+    $("burn-note").textContent = `Expected at the end: ${kilograms(expected_kg)} kg${budget ? ` of ${kilograms(budget)}` : ""}.${way}${reference}`;
   }
 
   panels() {
@@ -103,7 +119,9 @@ export class RunView {
     if (outcomes.length) missed.push(el("li", { class: "warning" }, `Of the clients asked: ${outcomes.map(([outcome, count]) => `${count} ${outcome}`).join(", ")}; ${state.outcomes.done ?? 0} done.`));
     list($("failures"), [...missed, ...state.events.filter((event) => event.level !== "info").map(item)], "Nothing has failed.");
     list($("replans"), state.replans.map(replanned), "No re-plan is recorded: the run follows the plan it was started with.");
-    const { by_intensity: kinds, settled, unplanned } = state.charges, lines = [];
+    const { by_intensity: kinds, settled, unplanned } = state.charges, lines = [], causes = Object.entries(state.figures.by_cause_kg);
+    if (causes.length > 1) lines.push(el("li", {}, `By cause: ${causes.map(([cause, kg]) => `${cause} ${kilograms(kg)} kg`).join(", ")}.`));
+    if (state.figures.unsettled_kg) lines.push(el("li", {}, `${kilograms(state.figures.unsettled_kg)} kg are not settled: they are at an upper bound or a forecast.`));
     for (const [kind, { lines: count, kg }] of Object.entries(kinds)) lines.push(el("li", {}, `${count} lines on ${kind} intensity, ${kilograms(kg)} kg.`));
     for (const [kind, { lines: count, kg }] of Object.entries(settled)) lines.push(el("li", {}, `${count} ${kind}${count === 1 ? "" : "s"}, together ${kg >= 0 ? "+" : "−"}${kilograms(Math.abs(kg))} kg.`));
     if (unplanned.lines) lines.push(el("li", { class: "warning" }, `${unplanned.lines} lines that were not planned, ${kilograms(unplanned.kg)} kg.`));
@@ -114,24 +132,24 @@ export class RunView {
   }
 
   missed() {
-    const count = this.rounds.reduce((sum, round) => { const there = new Set(round.clients); for (let c = 0; c < this.bits.rows; c++) if (this.bits.has(c, round.slot) && !there.has(c)) sum++; return sum; }, 0);
-    return count ? [el("li", { class: "warning" }, `${count} planned client-slots did not train.`)] : [];
+    const { missed } = this.state;
+    return missed ? [el("li", { class: "warning" }, `${missed} planned client-slots did not start.`)] : [];
   }
 
   trained() {
-    const rows = this.fixed.clients.map(() => new Uint8Array(this.fixed.slots));
-    for (const round of this.rounds) for (const client of round.clients) if (round.slot < this.fixed.slots) rows[client][round.slot] = 1;
+    const rows = this.fixed.clients.map(() => new Uint8Array(this.slots));
+    for (const round of this.rounds) for (const client of round.clients) if (round.slot < this.slots) rows[client][round.slot] = 1;
     return rows;
   }
 
   cells() {
-    const { problem, bits, shades, available } = this, { clients } = problem, look = gridColours(), slots = this.fixed.slots, done = this.state.last_slot;
+    const { problem, bits, shades, available } = this, { clients } = problem, look = gridColours(), { slots } = this, done = this.state.last_slot;
     this.did = this.trained();
     const order = [...clients.name.keys()];
     if (order.length > 100) order.sort((a, b) => clients.zone[a] - clients.zone[b] || a - b);
     const line = new Uint8Array(slots);
     this.grid.show({
-      problem, slots, rows: order, labels: clients.name, groups: clients.zone.map((z) => problem.zones[z]), colours: look.colours, window: this.fixed.window,
+      problem, slots, rows: order, labels: clients.name, groups: clients.zone.map((z) => problem.zones[z]), colours: look.colours, window: this.window,
       paint: (client) => {
         line.set(shades[clients.zone[client]].shade.subarray(0, slots));
         for (let slot = 0; slot < slots; slot++) {

@@ -5,8 +5,12 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from itertools import accumulate
 
+from slackwater.accounting.account import share_of
+from slackwater.accounting.evidence import RECOMPUTE
 from slackwater.accounting.model_card import model_card
 from slackwater.accounting.statement import Statement
+from slackwater.ledger.kinds import KINDS
+from slackwater.planning.emissions import kg_by_slot
 from slackwater.report import style
 from slackwater.report.emissions import tables
 from slackwater.report.emissions.blocks import Block, Charts, Code, Document, Figure, Figures, Notes, Paragraph, Section
@@ -17,30 +21,44 @@ from slackwater.units import G_PER_KG, utc
 _MOST_BARS = 20
 
 
+def _period(statement: Statement) -> str:
+    """Return the time that was charged; before any charge, that of the plan."""
+    by, run = statement.preparation, statement.run
+    return f"{by.period_start or run.first_slot} to {by.period_end or run.plan_ends_at}"
+
+
 def document(statement: Statement) -> Document:
-    """The report of a statement."""
+    """Return the report of a statement."""
     run, kg = statement.run, Kilograms.for_total(statement.account.total_kg)
-    unfinished = "" if run.status == "done" else f" The run is not done ({run.status}): this is what it emitted so far."
+    words = KINDS[run.kind]
+    unfinished = "" if run.status == "done" else f" The run is not done ({run.status}): these are its figures so far."
     synthetic = "Synthetic intensity: typical profiles, not measured. This report shows the method, not real emissions."
     return Document(
-        title="Emissions report",
-        subtitle=f"{run.task}, {run.clients:,} clients in {len(run.zones):,} zones, {run.first_slot} to {run.plan_ends_at}",
+        title=f"Emissions report: {words.label} run",
+        kind=words.sentence,
+        date=statement.preparation.prepared_on,
+        subtitle=f"{run.task}, {run.clients:,} clients in {len(run.zones):,} zones, {_period(statement)}",
         warning=f"{synthetic if run.synthetic else ''}{unfinished}".strip(),
         sections=(
-            Section(title="At a glance", blocks=(_glance(statement, kg), Charts(drawings=_charts(statement, kg)))),
-            Section(title="What was planned", blocks=(tables.plan_facts(statement, kg),)),
-            Section(title="What happened", blocks=_happened(statement, kg)),
-            Section(title="Planned against realised", blocks=_beside(statement, kg)),
-            Section(title="Where the emissions are from", blocks=tables.sources(statement, kg)),
-            Section(title="Comparison", blocks=_comparison(statement, kg)),
-            Section(title="Software Carbon Intensity (ISO/IEC 21031)", blocks=_sci(statement, kg)),
-            Section(title="GHG Protocol scope 2, location-based", blocks=_scope2(statement, kg)),
-            Section(title="Uncertainty", blocks=_uncertainty(statement, kg)),
-            Section(title="Method and factors", blocks=_method(statement)),
-            Section(title="Provenance of the intensity", blocks=(tables.provenance(statement),)),
-            Section(title="For a model card", blocks=_card(statement)),
+            Section("At a glance", (_glance(statement, kg), Charts(_charts(statement, kg)))),
+            Section("About this report", (tables.preparation(statement),)),
+            Section("What was planned", (tables.plan_facts(statement, kg),)),
+            Section("What happened", _happened(statement, kg)),
+            Section("Planned against realised", _beside(statement, kg)),
+            Section("Where the emissions are from", tables.sources(statement, kg)),
+            Section("Comparison", _comparison(statement, kg)),
+            Section("Software Carbon Intensity (ISO/IEC 21031)", _sci(statement, kg)),
+            Section("GHG Protocol scope 2, location-based", _scope2(statement, kg)),
+            Section("Uncertainty", _uncertainty(statement, kg)),
+            Section("Method and factors", _method(statement)),
+            Section("Check one number", _checked(statement)),
+            Section(
+                "Provenance of the intensity",
+                (tables.provenance(statement), tables.data_sources(statement), *_recomputed()),
+            ),
+            Section("For a model card", _card(statement)),
         ),
-        closing=f"Run {run.id} in {run.folder}, begun {run.created_at}, with Slackwater {run.slackwater}. "
+        closing=f"{words.title} {run.id} in {run.folder}, begun {run.created_at}, with Slackwater {run.slackwater}. "
         "Rows are rounded one by one; totals are the ledger's.",
     )
 
@@ -49,53 +67,57 @@ def _glance(statement: Statement, kg: Kilograms) -> Figures:
     run, total = statement.run, statement.account.total_kg
     budget = "no budget was set"
     if run.budget_kg is not None:
-        budget = f"{style.percent(total / run.budget_kg)} of the budget of {run.budget_kg:.9g} kg"
-    items = [Figure(name="Emitted", value=kg(total), unit="kg CO2e", note=budget)]
-    if statement.same_work.kg:
-        change = percent_change(total, statement.same_work.kg)
-        items.append(
-            Figure(
-                name="Against no slack",
-                value=change,
-                unit="",
-                note=f"the same work at once: {kg(statement.same_work.kg)} kg",
-            )
-        )
+        share = share_of(total, run.budget_kg)
+        budget = f"{share}{' of ' if share else ''}the budget of {run.budget_kg:.9g} kg"
+    items = [Figure(KINDS[run.kind].emitted, kg(total), "kg CO2e", budget)]
+    if run.status != "done":
+        note = "spent, and what the plan still expects"
+        items.append(Figure("Expected at the end", kg(statement.figures.expected_kg), "kg CO2e", note))
+    if statement.same_work.kg and (change := percent_change(total, statement.same_work.kg)):
+        items.append(Figure("Against no slack", change, "", f"the same work at once: {kg(statement.same_work.kg)} kg"))
     items.append(
         Figure(
-            name="SCI",
-            value=f"{statement.sci.score_g:,.4g}",
-            unit=f"g per {style.shortened(statement.sci.functional_unit, 40)}",
-            note="embodied included" if statement.sci.embodied_kg is not None else "without embodied emissions",
+            "SCI",
+            f"{statement.sci.score_g:,.4g}",
+            f"g per {style.shortened(statement.sci.functional_unit, 40)}",
+            "embodied included" if statement.sci.embodied_kg is not None else "without embodied emissions",
         )
     )
-    direct = statement.scope2.direct_kg
-    strict = f"{kg(direct)} kg at direct intensity" if direct is not None else "see below"
-    hourly = statement.scope2.hourly_kg
-    items.append(
-        Figure(
-            name="Scope 2, hourly",
-            value="none" if hourly is None else kg(hourly),
-            unit="" if hourly is None else "kg CO2e",
-            note="location-based, direct"
-            if statement.scope2.factor == "direct"
-            else f"{statement.scope2.factor}; {strict}",
-        )
-    )
+    items.append(_scope2_figure(statement, kg))
     if run.accuracy is not None:
         note = f"on the test set; {run.client_rounds:,} client-rounds in {run.rounds:,} rounds"
-        items.append(Figure(name="Accuracy", value=style.percent(run.accuracy), unit="", note=note))
-    return Figures(items=tuple(items))
+        items.append(Figure("Accuracy", style.percent(run.accuracy), "", note))
+    return Figures(tuple(items))
+
+
+def _scope2_figure(statement: Statement, kg: Kilograms) -> Figure:
+    """Return the direct figure if there is one, and which figure it is."""
+    found = statement.scope2
+    if found.reported_kg is None:
+        return Figure("Scope 2, hourly", "none", "", f"the intensity is {found.factor}")
+    note = f"location-based, {found.reported_factor}"
+    if found.factor == "lifecycle":
+        hourly = "" if found.hourly_kg is None else kg(found.hourly_kg)
+        note += f"; life-cycle, as in the ledger: {hourly} kg" if found.direct_kg is not None else "; no direct figure"
+    return Figure("Scope 2, hourly", kg(found.reported_kg), "kg CO2e", note)
 
 
 def _charts(statement: Statement, kg: Kilograms) -> tuple[Drawing, ...]:
-    planned = list(accumulate(a for a, _ in statement.planned.kg_by_slot))
-    realised = list(accumulate(b for _, b in statement.planned.kg_by_slot))[: statement.planned.reached_slots]
-    slots, total = len(planned), statement.account.total_kg
+    both, total = statement.planned.kg_by_slot, statement.account.total_kg
+    planned = [] if any(a is None for a, _ in both) else list(accumulate(a or 0.0 for a, _ in both))
+    realised = list(accumulate(b for _, b in both))[: statement.planned.reached_slots]
+    first: list[float] = []
+    if statement.planned.replans:
+        plan = statement.plan
+        first = list(
+            accumulate(kg_by_slot(plan.problem, plan.packed, plan.end)[: plan.problem.rounds + plan.end].tolist())
+        )
+    slots = max(len(both), len(first))
     course = progress(
         "Spent over time",
         f"Planned and realised sum of emissions over {slots} slots; realised ends at {kg(total)} kg.",
         planned=planned,
+        first_plan=first,
         realised=realised,
         budget=statement.run.budget_kg,
         ticks=_ticks(statement, slots),
@@ -120,7 +142,7 @@ def _charts(statement: Statement, kg: Kilograms) -> tuple[Drawing, ...]:
 
 
 def _ticks(statement: Statement, slots: int) -> list[tuple[float, str]]:
-    """Up to six marks on the axis of time, at whole days where there are several."""
+    """Return up to six marks on the time axis, at whole days if there are several."""
     start, minutes = utc(statement.run.first_slot), statement.run.slot_minutes
     days = slots * minutes / 1440
     if days < 2.5:
@@ -143,7 +165,7 @@ def _happened(statement: Statement, kg: Kilograms) -> tuple[Block, ...]:
         f"{run.rounds:,} rounds and {run.client_rounds:,} client-rounds are recorded; the run is {run.status}. "
         f"The ledger has {found.lines:,} lines, {found.energy_kwh:,.3f} kWh and {kg(found.total_kg)} kg CO2e."
     )
-    blocks: list[Block] = [Paragraph(text=text), *tables.happened(statement, kg)]
+    blocks: list[Block] = [Paragraph(text), *tables.happened(statement, kg)]
     if found.event_count:
         blocks.append(tables.events(statement))
     return tuple(blocks)
@@ -151,20 +173,62 @@ def _happened(statement: Statement, kg: Kilograms) -> tuple[Block, ...]:
 
 def _beside(statement: Statement, kg: Kilograms) -> tuple[Block, ...]:
     both = statement.planned
+    compared = (
+        f"Of {both.client_slots_planned:,} planned client-slots {both.client_slots_as_planned:,} came as planned, "
+        f"{both.client_slots_other_kg:,} at other kg, {both.client_slots_missed:,} were missed; "
+        f"{both.client_slots_extra:,} were not in the plan."
+    )
+    if not both.noted:
+        compared = (
+            "The run was re-planned by a version of Slackwater that did not note what each plan expected of a slot, so only "
+            f"who trained is compared: of {both.client_slots_planned:,} client-slots that were asked for "
+            f"{both.client_slots_missed:,} were missed."
+        )
+    to_come = "" if statement.run.status == "done" else f" Expected at the end: {kg(both.expected_kg)} kg."
     blocks: list[Block] = [
         Paragraph(
-            text=f"Planned: {kg(both.planned_kg)} kg until the end, of which {kg(both.planned_kg_until_now)} kg until the "
-            f"last slot reached ({both.reached_slots:,} of {both.planned_slots:,}). Realised: {kg(both.realised_kg)} kg. "
-            f"Of {both.client_slots_planned:,} planned client-slots {both.client_slots_as_planned:,} came as planned, "
-            f"{both.client_slots_other_kg:,} at other kg, {both.client_slots_missed:,} were missed; "
-            f"{both.client_slots_extra:,} were not in the plan."
+            f"Planned: {kg(both.planned_kg)} kg until the end, of which {kg(both.planned_kg_until_now)} kg until the "
+            f"last slot reached ({both.reached_slots:,} of {both.planned_slots:,}). Realised: {kg(both.realised_kg)} kg."
+            f"{to_come} {compared}"
         ),
+        *([Paragraph(_replanned(statement, kg))] if both.replans else []),
         tables.clients(statement, kg),
         tables.days(statement, kg),
     ]
     if both.deviations:
         blocks.append(tables.deviations(statement, kg))
     return tuple(blocks)
+
+
+def _replanned(statement: Statement, kg: Kilograms) -> str:
+    both = statement.planned
+    return (
+        f"The run was {tables.replanned_times(both.replans)}. Planned is what the plan in force expected of a slot when the "
+        f"slot was decided. For reference, the first plan expected {kg(both.first_plan_kg)} kg of the whole run."
+    )
+
+
+def _checked(statement: Statement) -> tuple[Block, ...]:
+    found = statement.checked
+    if found is None:
+        return (Paragraph("No line of the ledger has both energy and intensity, so there is nothing to multiply."),)
+    return (
+        Paragraph(
+            "One line of the ledger, the largest charge of training, worked out from its source. Every other line can "
+            "be checked in the same way from the columns of --csv."
+        ),
+        tables.checked(found),
+    )
+
+
+def _recomputed() -> tuple[Block, ...]:
+    return (
+        Paragraph(
+            "The SHA-256 of a source is taken over its lines 'zone,slot_start,intensity_kg_per_kwh' in the ledger, each "
+            "different line once, sorted and ended by a line feed. This Python recomputes it from the file that --csv writes:"
+        ),
+        Code(RECOMPUTE),
+    )
 
 
 def _comparison(statement: Statement, kg: Kilograms) -> tuple[Block, ...]:
@@ -180,21 +244,21 @@ def _comparison(statement: Statement, kg: Kilograms) -> tuple[Block, ...]:
         items,
     )
     return (
-        Charts(drawings=(drawing,)),
+        Charts((drawing,)),
         tables.comparison(statement, kg),
         Paragraph(
-            text="The annual figure differs for two reasons that it does not tell apart: the hours that were chosen, and "
+            "The annual figure differs for two reasons that it does not tell apart: the hours that were chosen, and "
             "the season of the run. Only the first is the planner's doing."
         ),
     )
 
 
 def _sci(statement: Statement, kg: Kilograms) -> tuple[Block, ...]:
-    return (tables.sci(statement, kg), Notes(items=statement.sci.boundary))
+    return (tables.bridge(statement, kg), tables.sci(statement, kg), Notes(statement.sci.boundary))
 
 
 def _scope2(statement: Statement, kg: Kilograms) -> tuple[Block, ...]:
-    return (tables.scope2(statement, kg), Notes(items=statement.scope2.notes))
+    return (tables.scope2(statement, kg), Notes(statement.scope2.notes))
 
 
 def _uncertainty(statement: Statement, kg: Kilograms) -> tuple[Block, ...]:
@@ -206,24 +270,21 @@ def _uncertainty(statement: Statement, kg: Kilograms) -> tuple[Block, ...]:
         if settings.energy_uncertainty is None or settings.intensity_uncertainty is None:
             missing = "energy" if settings.energy_uncertainty is None else "intensity"
             range_text += f" It leaves out how sure the {missing} is: the true range is wider."
-    return (
-        tables.uncertainty(statement, kg),
-        Paragraph(text=range_text),
-        Notes(items=found.sentences),
-    )
+    return (tables.uncertainty(statement, kg), Paragraph(range_text), Notes(found.sentences))
 
 
 def _method(statement: Statement) -> tuple[Block, ...]:
     run = statement.run
     return (
         Paragraph(
-            text="kg CO2e = energy (kWh) x intensity (kg/kWh), for each client and each slot of "
+            "kg CO2e = energy (kWh) x intensity (kg/kWh), for each client and each slot of "
             f"{run.slot_minutes} minutes, booked before the slot is trained and never changed: a correction is a further "
             "line. Training is charged on top of idle draw; idle draw in every slot until the end, where the scenario "
-            "gives it; the server in every slot in which anyone trains. PUE, where given, is in the energy."
+            "gives it; the server in every slot in which anyone trains; communication (network) and evaluation where the scenario "
+            "gives them. Causes are named after the phases of arXiv 2602.00343. PUE, where given, is in the energy."
         ),
         Paragraph(
-            text=f"Intensity: {run.factor} emissions of the grid's mix in the client's zone, averaged over the slot, "
+            f"Intensity: {run.factor} emissions of the grid's mix in the client's zone, averaged over the slot, "
             "location-based. "
             + (
                 "Life-cycle values include building power stations and supplying fuel."
@@ -240,6 +301,6 @@ def _method(statement: Statement) -> tuple[Block, ...]:
 def _card(statement: Statement) -> tuple[Block, ...]:
     grams = G_PER_KG * statement.account.total_kg
     return (
-        Paragraph(text=f"Metadata for the Hugging Face Hub, which counts in grams ({grams:,.3f} g):"),
-        Code(text=model_card(statement)),
+        Paragraph(f"Metadata for the Hugging Face Hub, which counts in grams ({grams:,.3f} g):"),
+        Code(model_card(statement)),
     )

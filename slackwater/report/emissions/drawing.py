@@ -76,7 +76,7 @@ class Bar:
 
 
 def bars(title: str, description: str, items: Sequence[Bar], *, legend: Sequence[tuple[Role, str]] = ()) -> Drawing:
-    """Horizontal bars from 0, the value at the end of each."""
+    """Draw horizontal bars from 0 with the value at the end of each."""
     longest = max((len(style.shortened(bar.name, _LONGEST_NAME)) for bar in items), default=0)
     left = 7.6 * longest + 14
     room = WIDTH - left - 84
@@ -102,14 +102,15 @@ def progress(
     description: str,
     *,
     planned: Sequence[float],
+    first_plan: Sequence[float] = (),
     realised: Sequence[float],
     budget: float | None,
     ticks: Sequence[tuple[float, str]],
     slots: int,
 ) -> Drawing:
-    """Sums since the start against time: planned dashed, realised solid, and the budget."""
+    """Draw sums since the start against time: planned dashed, realised solid, the first plan and the budget."""
     height, top, foot = 252.0, 30.0, 216.0
-    most = max([*planned, *realised, budget or 0.0], default=0.0) or 1.0
+    most = max([*planned, *first_plan, *realised, budget or 0.0], default=0.0) or 1.0
     step = _round_step(most)
     most = step * math.ceil(most / step - 1e-9)
     width = WIDTH - _LEFT - _RIGHT
@@ -117,7 +118,10 @@ def progress(
     def at(slot: float, kg: float) -> tuple[float, float]:
         return _LEFT + width * slot / max(slots, 1), foot - (foot - top) * kg / most
 
-    shapes: list[Shape] = _legend([("realised", "realised"), ("planned", "planned"), ("budget", "budget")])
+    names: list[tuple[Role, str]] = [("realised", "realised")]
+    names += [("planned", "planned")] if planned else []
+    names += [("other", "first plan")] if first_plan else []
+    shapes: list[Shape] = _legend([*names, ("budget", "budget")])
     for number in range(round(most / step) + 1):
         y = at(0, number * step)[1]
         shapes.append(Polyline(points=((_LEFT, y), (WIDTH - _RIGHT, y)), role="rule", width=0.7))
@@ -131,10 +135,13 @@ def progress(
     if budget is not None:
         shapes.append(Polyline(points=(at(0, budget), at(slots, budget)), role="budget", width=1.4, dashed=True))
     shapes.append(Polyline(points=_thinned([at(t, kg) for t, kg in _since(realised)]), role="realised", width=2.6))
+    if first_plan:
+        line = _thinned([at(t, kg) for t, kg in _since(first_plan)])
+        shapes.append(Polyline(points=line, role="other", width=1.4, dashed=True))
     # On top and thin, so that both are seen where they are the same.
-    shapes.append(
-        Polyline(points=_thinned([at(t, kg) for t, kg in _since(planned)]), role="planned", width=1.4, dashed=True)
-    )
+    if planned:
+        line = _thinned([at(t, kg) for t, kg in _since(planned)])
+        shapes.append(Polyline(points=line, role="planned", width=1.4, dashed=True))
     return Drawing(title=title, description=description, height=height, shapes=tuple(shapes))
 
 
@@ -143,7 +150,7 @@ def _legend(entries: Sequence[tuple[Role, str]]) -> list[Shape]:
     x = 0.0
     for role, text in entries:
         y = 9.0
-        if role in ("planned", "budget"):
+        if role in ("planned", "other", "budget"):
             shapes.append(Polyline(points=((x, y), (x + 20, y)), role=role, width=1.6, dashed=True))
         elif role == "ink":
             shapes.append(Polyline(points=((x + 10, y - 7), (x + 10, y + 7)), role=role, width=1.6))
@@ -155,7 +162,7 @@ def _legend(entries: Sequence[tuple[Role, str]]) -> list[Shape]:
 
 
 def _since(sums: Sequence[float]) -> list[tuple[float, float]]:
-    """Points (slot, kg): nothing at the start, and each sum at the end of its slot."""
+    """Return points (slot, kg): nothing at the start, and each sum at the end of its slot."""
     return [(0.0, 0.0), *((slot + 1.0, kg) for slot, kg in enumerate(sums))]
 
 
@@ -165,7 +172,7 @@ def _thinned(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ..
 
 
 def _round_step(most: float) -> float:
-    """A step of 1, 2 or 5 times a power of ten, for about five lines."""
+    """Return a step of 1, 2 or 5 times a power of ten, for about five lines."""
     rough = most / 5
     power = 10.0 ** math.floor(math.log10(rough))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))

@@ -15,7 +15,7 @@ from slackwater.report.emissions.drawing import WIDTH, Drawing, Label, Polyline,
 
 
 def page(document: Document) -> str:
-    """The whole file."""
+    """Return the whole file."""
     # The parts go in once and are not read again, so that a $ or a tag in a name stays what it is.
     return Template(_file("page.html")).substitute(
         generator=f"Slackwater {__version__}",
@@ -26,12 +26,13 @@ def page(document: Document) -> str:
 
 
 def escaped(text: str) -> str:
-    """A user's text as text: no tag, no attribute's end, nothing that turns the writing direction."""
+    """Return a user's text without tags, ends of attributes or characters that turn the writing direction."""
     return html.escape(style.printable(text), quote=True)
 
 
 def _body(document: Document) -> Iterator[str]:
-    yield f"<header><h1>{escaped(document.title)}</h1><p class='subtitle'>{escaped(document.subtitle)}</p></header>"
+    yield f"<header><h1>{escaped(document.title)}</h1><p class='kind'>{escaped(document.kind)}</p>"
+    yield f"<p class='subtitle'>{escaped(document.subtitle)}</p></header>"
     if document.warning:
         yield f"<p class='warning'>{escaped(document.warning)}</p>"
     yield "<main>"
@@ -75,7 +76,7 @@ def _table(table: Table) -> str:
     if any(table.columns):
         parts.append(f"<thead>{_row(table.columns, table.right, 'th')}</thead>")
     parts.append("<tbody>")
-    parts += [_row(row, table.right, "td") for row in table.rows]
+    parts += [_row(row, table.right, "td", sum_row=n in table.sums) for n, row in enumerate(table.rows)]
     parts.append("</tbody>")
     if table.total is not None:
         parts.append(f"<tfoot>{_row(table.total, table.right, 'td')}</tfoot>")
@@ -85,12 +86,12 @@ def _table(table: Table) -> str:
     return "".join(parts)
 
 
-def _row(cells: tuple[str, ...], right: tuple[bool, ...], tag: str) -> str:
+def _row(cells: tuple[str, ...], right: tuple[bool, ...], tag: str, *, sum_row: bool = False) -> str:
     shown = (
         f"<{tag}{' class=right' if flush else ''}>{escaped(cell)}</{tag}>"
         for cell, flush in zip(cells, right, strict=True)
     )
-    return f"<tr>{''.join(shown)}</tr>"
+    return f"<tr{' class=sum' if sum_row else ''}>{''.join(shown)}</tr>"
 
 
 def _chart(drawing: Drawing) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slackwater._version import __version__
+from slackwater.atomic import write_whole
 from slackwater.errors import MissingExtraError
-from slackwater.planning.storage import write_whole
 from slackwater.report import style
 from slackwater.report.emissions.blocks import Block, Charts, Code, Document, Figures, Notes, Paragraph, Table
 from slackwater.report.emissions.drawing import WIDTH, Drawing, Label, Polyline, Rectangle, Role
@@ -39,7 +39,7 @@ _WIDEST = 30
 
 def write_pdf(document: Document, path: Path) -> None:
     """Write the file; it is whole or not there."""
-    pdf = _new_pdf(document.title)
+    pdf = _new_pdf(document)
     try:
         _Layout(pdf).write(document)
         data = bytes(pdf.output())
@@ -57,9 +57,10 @@ class _Layout:
         self._known = set(pdf.fonts[_SANS].cmap)  # type: ignore[union-attr]
 
     def write(self, document: Document) -> None:
-        """All of it, from the first page on."""
+        """Write the whole document, from the first page on."""
         self.made.add_page()
         self._text(document.title, size=20, bold=True)
+        self._text(document.kind, bold=True)
         self._text(document.subtitle, colour="muted")
         if document.warning:
             self.made.ln(2)
@@ -91,7 +92,7 @@ class _Layout:
         self.made.ln(1.5)
 
     def _shown(self, text: str) -> str:
-        """What the font has, and the others by their numbers: two names never look the same for want of a letter."""
+        """Return the text with characters that the font lacks as their numbers, so that two names never look the same."""
         clean = style.printable(text)
         return "".join(c if ord(c) in self._known else f"\\u{{{ord(c):x}}}" for c in clean)
 
@@ -174,15 +175,16 @@ class _Layout:
         ) as drawn:
             if any(table.columns):
                 drawn.row([self._shown(name) for name in table.columns])
-            for cells in table.rows:
-                drawn.row([self._shown(cell) for cell in cells])
+            for number, cells in enumerate(table.rows):
+                look = FontFace(emphasis="B") if number in table.sums else None
+                drawn.row([self._shown(cell) for cell in cells], style=look)
             if table.total is not None:
                 drawn.row([self._shown(cell) for cell in table.total], style=FontFace(emphasis="B"))
         if table.note:
             self._text(table.note, size=7, colour="muted")
 
     def _widths(self, rows: list[tuple[str, ...]]) -> list[float]:
-        """By the longest text of each column; where they do not fit, those with much text give way."""
+        """Return column widths by the longest text; if they do not fit, columns with much text are narrowed."""
         self.made.set_font(_SANS, style="B", size=_TABLE_PT)
         shown = [[self._shown(cell) for cell in row] for row in rows[:500]]
         full = [max(self.made.get_string_width(cell) for cell in column) + 3.2 for column in zip(*shown, strict=True)]
@@ -233,7 +235,7 @@ class _Layout:
         pdf.set_dash_pattern()
 
 
-def _new_pdf(title: str) -> FPDF:
+def _new_pdf(document: Document) -> FPDF:
     try:
         from fpdf import FPDF
         from matplotlib import get_data_path
@@ -249,6 +251,8 @@ def _new_pdf(title: str) -> FPDF:
             self.set_y(-12)
             self.set_font(_SANS, size=7)
             self.set_text_color(*_rgb(style.MUTED))
+            self.cell(0, 5, document.title, align="L")
+            self.set_x(self.l_margin)
             self.cell(0, 5, f"Slackwater {__version__}, page {self.page_no()} of {{nb}}", align="R")
 
     pdf: Any = Numbered(format="A4")
@@ -258,10 +262,12 @@ def _new_pdf(title: str) -> FPDF:
     pdf.add_font(_MONO, fname=fonts / "DejaVuSansMono.ttf")
     pdf.set_margins(_MARGIN_MM, _MARGIN_MM)
     pdf.set_auto_page_break(True, margin=_MARGIN_MM)
-    pdf.set_title(title)
+    pdf.set_title(document.title)
+    pdf.set_subject(document.kind)
     pdf.set_creator(f"Slackwater {__version__}")
     pdf.set_lang("en")
-    pdf.creation_date = datetime(2000, 1, 1, tzinfo=UTC)  # a fixed one: the same run gives the same file
+    # The report's date, not the time: the same report of the same run gives the same file.
+    pdf.creation_date = datetime.fromisoformat(document.date).replace(tzinfo=UTC)
     return pdf  # type: ignore[no-any-return]
 
 

@@ -17,17 +17,22 @@ _LONGEST = 34
 
 
 def summary(statement: Statement) -> RenderableType:
-    """What fits a screen."""
+    """Show what fits a screen."""
     kg = Kilograms.for_total(statement.account.total_kg)
     shown = content.document(statement)
     glance = shown.sections[0].blocks[0]
-    parts: list[RenderableType] = [Text(f"{shown.title}: {style.printable(shown.subtitle)}", style="bold")]
+    parts: list[RenderableType] = [
+        Text(shown.title, style="bold"),
+        Text(shown.kind),
+        Text(style.printable(shown.subtitle), style="dim"),
+    ]
     if shown.warning:
         parts.append(Text(shown.warning, style="bold yellow"))
     if isinstance(glance, Figures):
         parts.append(_figures(glance))
     zones, sources = tables.sources(statement, kg)
-    for table in (tables.clients(statement, kg), tables.days(statement, kg), zones, sources):
+    causes = tables.happened(statement, kg)[0]
+    for table in (tables.clients(statement, kg), tables.days(statement, kg), zones, sources, causes):
         if isinstance(table, Table):
             parts += [Text(""), _table(table)]
     parts += [Text(""), Text("Everything else: --html, --pdf, --csv, --codecarbon or --json.", style="dim")]

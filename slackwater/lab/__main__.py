@@ -1,0 +1,47 @@
+"""Start a study: `python -m slackwater.lab STUDY run`, then `table`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+STUDIES = {
+    "aggregation": "Aggregators on the same schedules.",
+    "auto": "Rules and schedules for `plan --auto` on a small network.",
+    "auto-cnn": "The choice of `plan --auto` with the paper's CNN.",
+    "backtests": "Runs of the past, planned on the forecasts of their time.",
+    "correlation": "Heterogeneity and correlation of participation.",
+    "forecasts": "Error of forecasts, and what planning on them saves.",
+    "soak": "Long runs and faults on real Flower processes.",
+    "world": "A week of slots with faults in the test world.",
+}
+
+
+class _Studies(click.Group):
+    """Import a study when it is called: most need PyTorch, some the tests of the repository."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(STUDIES)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in STUDIES:
+            return None
+        command: click.Command = import_module(f"slackwater.lab.studies.{name.replace('-', '_')}").main
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Studies"):
+            formatter.write_dl(list(STUDIES.items()))
+
+
+@click.group(cls=_Studies, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Run a study from the top of the repository, or show its tables.
+
+    Results are appended to experiments/results/STUDY.jsonl, one line a cell; a study that was stopped continues.
+    """
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m slackwater.lab")

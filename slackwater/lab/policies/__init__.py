@@ -1,0 +1,31 @@
+"""Other methods under our ledger: policies that choose online, and plans, on the same tasks at the same carbon."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.lazy import lazily
+
+if TYPE_CHECKING:
+    from slackwater.lab.policies.policy import Choice, Online, Policy, View
+    from slackwater.lab.policies.registry import make_policy, method_names, register_policy
+    from slackwater.lab.policies.training import resume, train
+
+_HOME = {
+    **dict.fromkeys(("Choice", "Online", "Policy", "View"), "policy"),
+    **dict.fromkeys(("make_policy", "method_names", "register_policy"), "registry"),
+    **dict.fromkeys(("resume", "train"), "training"),
+}
+__all__ = [
+    "Choice",
+    "Online",
+    "Policy",
+    "View",
+    "make_policy",
+    "method_names",
+    "register_policy",
+    "resume",
+    "train",
+]
+
+__getattr__ = lazily(__name__, _HOME)

@@ -1,0 +1,178 @@
+"""Policies that look at carbon: FedCarbon, GREED, lowcarb, CA-Fed under a carbon budget, and a random choice at equal carbon."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slackwater.lab.policies.policy import NOBODY, Choice, Floats, Online, State, View, per_round
+
+
+class FedCarbon(Online):
+    """FedCarbon, as the paper cites it: rounds move to the hours of low intensity, with the cleanest clients. Our reading.
+
+    The k cheapest clients of a slot make its round. A round is held now if it is among the cheapest rounds from now on that what is left of
+    the budget pays together.
+
+    What is known: that it schedules rounds in periods and regions of low intensity and has no criterion of fairness (the paper, section
+    II). The rule for when to hold a round, from a forecast over the whole horizon, is ours.
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        self.count = count
+
+    def choose(self, view: View) -> Choice:
+        """Return the cheapest clients, if now is one of the cheapest slots."""
+        wanted = per_round(self.count, view.clients)
+        costs = np.sort(view.costs_ahead, axis=0)[:wanted]
+        rounds = np.where(np.isfinite(costs), costs, 0.0).sum(axis=0)
+        rounds[~np.isfinite(costs[0])] = np.inf  # nobody is there
+        cheapest = np.sort(rounds)
+        paid = int(np.searchsorted(np.cumsum(cheapest), view.left_kg * (1 + 1e-12), side="right"))
+        if not paid or rounds[0] > cheapest[paid - 1]:
+            return NOBODY
+        return Choice(clients=_cheapest(view)[:wanted])
+
+
+class Greed(Online):
+    """GREED: Albelaihi et al., GLOBECOM 2022, energy-aware client selection. Our reading under a carbon budget.
+
+    As many clients as the green energy of the moment carries, the least consuming first. Where there is no record of green energy, the
+    budget is released evenly over the slots, and clients are taken by rising emissions while what has been released and not spent pays
+    them.
+
+    Simplified: no wireless channel and no deadline (every client finishes in its slot).
+    """
+
+    def choose(self, view: View) -> Choice:
+        """Return clients by rising emissions, up to what is released."""
+        order, costs = _cheapest(view), view.cost_kg
+        left, chosen = view.released_kg - view.server_kg, []
+        for client in order:
+            if costs[client] > left + 1e-12 * view.budget_kg:
+                break
+            left -= float(costs[client])
+            chosen.append(client)
+        return Choice(clients=chosen)
+
+
+class Lowcarb(Online):
+    """flwr-lowcarb's window rule: Wiesner et al., CarbonHack 2022 (github.com/birnbaum/flwr-lowcarb).
+
+    Each client has a window that it may wait, w = W max(0, 2 p / p_max - 1) slots, rounded, p its rounds so far and W = 12: who took part
+    little must go soon. A client scores by how much lower its intensity will get within its window, the least gain first; who has no
+    window left comes before all others, the cleanest first; who took part more than the 80th percentile comes last. The best k train in
+    every slot.
+
+    Simplified: nothing but the source of the forecast. It has no budget, so ours ends it.
+    """
+
+    ahead = 12
+
+    def __init__(self, count: int | None = None) -> None:
+        self.count = count
+
+    def windows(self, view: View) -> Floats:
+        """Return [client], the slots that a client may wait."""
+        most = int(view.participation.max())
+        if most == 0:
+            return np.full(view.clients, float(self.ahead))
+        return np.round(np.maximum(0.0, 2 * view.participation / most - 1) * self.ahead)
+
+    def choose(self, view: View) -> Choice:
+        """Return clients by urgency, then by what waiting would gain."""
+        windows, now = self.windows(view), view.intensity
+        limit = float(np.percentile(view.participation, 80))
+
+        def rank(client: int) -> tuple[int, float]:
+            if view.participation[client] > limit:
+                return 2, 0.0
+            ahead = view.forecast[client, 1 : 1 + int(windows[client])]
+            if not len(ahead):  # no window left, or no slot after this one
+                return 0, float(now[client])
+            return 1, float(now[client] - ahead.min())
+
+        order = sorted((int(c) for c in view.there), key=rank)
+        return Choice(clients=order[: per_round(self.count, view.clients)])
+
+
+def _cheapest(view: View) -> list[int]:
+    """Clients that are there, by what training emits now."""
+    return [int(c) for c in view.there[np.argsort(view.cost_kg[view.there], kind="stable")]]
+
+
+class CaFed(Online):
+    """CA-Fed: Rodio et al., INFOCOM 2023, learning under heterogeneous and correlated availability. Our reading.
+
+    CA-Fed does not choose when a client is there; here a client is there in a slot if its emissions are among the cheapest that what is
+    left of the budget pays from then on. How often, pi_c, and how correlated in time, lambda_c (the lag-one correlation), are estimated
+    from the slots so far. A client with few independent chances, e_c = pi_c (1 - lambda_c) / (1 + lambda_c), is ignored: CA-Fed trades the
+    bias of leaving it out for speed of convergence. The others count with 1 / pi_c.
+
+    Simplified: CA-Fed compares two terms of its bound with estimates of the losses; here a client is ignored if e_c is below a quarter of
+    the median of all, after a day of slots. The weights are scaled in each slot to sum to one, since with rare clients 1 / pi_c diverges.
+    """
+
+    least, warm_up = 0.25, 24
+
+    def __init__(self) -> None:
+        self.seen: Floats | None = None
+        """[client, slot so far], 1 where a client was available."""
+
+    def choose(self, view: View) -> Choice:
+        """Return the available clients that are not ignored."""
+        here = (view.costs_ahead[:, 0] <= view.affordable_kg).astype(np.float64)
+        self.seen = here[:, None] if self.seen is None else np.concatenate([self.seen, here[:, None]], axis=1)
+        ignored = self.ignored()
+        there = [int(c) for c in np.flatnonzero(here) if not ignored[c]]
+        if not there:
+            return NOBODY
+        pi = self.seen.mean(axis=1)
+        raw = {c: 1 / float(pi[c]) for c in there}
+        total = sum(raw.values())
+        order = sorted(there, key=lambda c: -raw[c])
+        return Choice(clients=order, weights={c: weight / total for c, weight in raw.items()})
+
+    def chances(self) -> Floats:
+        """Return [client], e_c."""
+        assert self.seen is not None
+        pi = self.seen.mean(axis=1)
+        now, after = self.seen[:, :-1], self.seen[:, 1:]
+        spread = (self.seen - pi[:, None]).var(axis=1)
+        together = ((now - pi[:, None]) * (after - pi[:, None])).mean(axis=1) if now.shape[1] else np.zeros(len(pi))
+        correlation = np.clip(np.divide(together, spread, out=np.zeros(len(pi)), where=spread > 0), 0.0, 0.99)
+        return np.asarray(pi * (1 - correlation) / (1 + correlation))
+
+    def ignored(self) -> NDArray[np.bool_]:
+        """Return [client], whether it is left out."""
+        assert self.seen is not None
+        if self.seen.shape[1] < self.warm_up:
+            return np.zeros(len(self.seen), dtype=bool)
+        chances = self.chances()
+        return chances < self.least * float(np.median(chances))
+
+    def state(self) -> State:
+        """Return who was available when."""
+        return {} if self.seen is None else {"seen": self.seen}
+
+    def restore(self, state: State) -> None:
+        """Restore the state."""
+        self.seen = state.get("seen")
+
+
+class Random(Online):
+    """Every client-slot of the horizon with the same probability, at equal carbon.
+
+    The probability is what is left of the budget over what all the remaining client-slots that it could pay would cost, so that the
+    budget lasts to the end and is spent by then, as nearly as chance allows. FedAvg over the participants.
+    """
+
+    def choose(self, view: View) -> Choice:
+        """Draw each client by a coin, in random order."""
+        costs = view.costs_ahead
+        within = costs <= view.left_kg  # what can still be bought at all
+        everything = float(costs[within].sum())
+        chance = 1.0 if everything <= view.left_kg else view.left_kg / everything
+        able = np.flatnonzero(within[:, 0])
+        drawn = able[view.rng.random(len(able)) < chance]
+        return Choice(clients=[int(c) for c in view.rng.permutation(drawn)]) if len(drawn) else NOBODY

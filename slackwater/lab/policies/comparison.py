@@ -1,0 +1,266 @@
+"""Methods compared at the same carbon: a cell is one method, budget and seed; a line is a mean over seeds."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+import platform
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slackwater._version import __version__
+from slackwater.atomic import write_whole
+from slackwater.errors import ScenarioError
+from slackwater.lab import store
+from slackwater.lab.policies.registry import PLANNED, split_method
+from slackwater.lab.store import DIVERGED, INFEASIBLE
+from slackwater.ledger.run import RunKind
+from slackwater.planning.problem import Problem
+
+if TYPE_CHECKING:
+    from slackwater.learning.result import Result
+    from slackwater.learning.task import Task
+
+KIND: RunKind = "simulated"
+"""Kind of every run of a comparison: cells are trained without waiting for their hours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Everything that the cells of a comparison share, beside the scenario."""
+
+    task: str = "digits"
+    task_data: str | None = None
+    model: str | None = None
+    local_steps: int = 30
+    batch_size: int = 128
+    lr: float = 0.1
+    eval_every: int = 1
+    """Rounds between evaluations: how finely the way to a target accuracy is known."""
+    probes: str = "charged"
+    probe_samples: int | None = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One training run of a comparison."""
+
+    method: str
+    budget_kg: float
+    seed: int
+
+
+Store = store.Store[Cell]
+
+
+def open_store(folder: Path, problem: Problem, setting: Setting) -> Store:
+    """Return the cells of a folder; raise if they are of another scenario or setting."""
+    now = {"scenario": _fingerprint(problem), "setting": asdict(setting) | {"task_data": None}}
+    path = folder / "setting.json"
+    if path.is_file():
+        was = json.loads(path.read_text(encoding="utf-8"))
+        if was != now:
+            wrong = [k for k, v in now["setting"].items() if was.get("setting", {}).get(k) != v]  # type: ignore[attr-defined]
+            raise ScenarioError(
+                f"{folder} holds cells of another comparison ({', '.join(wrong) or 'the scenario'} differs). Name "
+                "another folder with --out."
+            )
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(now, indent=1))
+    return store.Store(folder / "cells.jsonl", Cell)
+
+
+def sweep(cells: Iterable[Cell], problem: Problem, setting: Setting, kept: Store, *, jobs: int) -> Iterator[store.Row]:
+    """Train the cells that are not stored, `jobs` at a time, and yield each row when it is done."""
+    return store.sweep(cells, partial(train_cell, problem=problem, setting=setting), kept, jobs=jobs)
+
+
+def train_cell(cell: Cell, problem: Problem, setting: Setting) -> store.Row:
+    """Train one cell on one thread and return what was measured."""
+    from slackwater import learning
+
+    given = {"data": setting.task_data, "model": setting.model}
+    takes = learning.tasks.option_names(setting.task)
+    task = learning.tasks.make(
+        setting.task,
+        clients=len(problem.fleet),
+        seed=cell.seed,
+        **{key: value for key, value in given.items() if value is not None and key in takes},
+    )
+    budgeted = problem.with_settings(budget_kg=cell.budget_kg)
+    found = store.trained(lambda: _measured(_trained(cell, budgeted, task, setting), budgeted))
+    if found["status"] == DIVERGED:
+        found["accuracy"] = 1 / len(set(task.test.y.tolist()))  # chance: the model is no longer one
+    return {"version": __version__, "machine": platform.machine(), **found}
+
+
+def _trained(cell: Cell, problem: Problem, task: Task, setting: Setting) -> Result:
+    from slackwater import learning
+    from slackwater.lab import policies
+
+    how: dict[str, Any] = {
+        "local_steps": setting.local_steps,
+        "batch_size": setting.batch_size,
+        "lr": setting.lr,
+        "seed": cell.seed,
+        "eval_every": setting.eval_every,
+        "training_loss": False,
+        "threads": 1,
+    }
+    name, other = split_method(cell.method)
+    if name in PLANNED:
+        plan, aggregator = PLANNED[name].make(problem)
+        return learning.train(plan, task, aggregator=other or aggregator, **how)
+    if other is not None:
+        how["aggregator"] = other
+    return policies.train(
+        problem,
+        task,
+        policy=name,
+        probes=setting.probes,  # type: ignore[arg-type]
+        probe_samples=setting.probe_samples,
+        **how,
+    )
+
+
+def _measured(result: Result, problem: Problem) -> dict[str, Any]:
+    history, names = result.history, [str(name) for name in problem.fleet.names]
+    slots = history[-1].slot + 1 if history else 0
+    counts = np.array([sum(name in done.participants for done in history) for name in names])
+    pi = counts / max(1, slots)
+    hours = problem.slot_hours
+    return {
+        "accuracy": result.accuracy,
+        "worst_client": result.worst_client_accuracy,
+        "kg": result.emissions_kg,
+        "rounds": len(history),
+        "client_rounds": int(counts.sum()),
+        "slots": slots,
+        # The paper's heterogeneity, over the slots from the first to the last round; infinite if a client never trained.
+        "rho_h": float(np.mean((1 - pi) / pi)) if counts.all() else "inf",
+        "never": list(result.never),
+        "curve": [[(d.slot + 1) * hours, d.spent_kg, d.accuracy] for d in history if d.accuracy is not None],
+    }
+
+
+def _fingerprint(problem: Problem) -> str:
+    """Return a hash of everything that decides a schedule, except the budget."""
+    costs, fleet = problem.costs, problem.fleet
+    parts = [costs.intensity, costs.energy_kwh, costs.idle_kwh, costs.can_train(), fleet.min_slots, fleet.max_slots]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(np.ascontiguousarray(part).tobytes())
+    said = [problem.rounds, problem.horizon, problem.fine_tune, problem.alpha, problem.max_parallel, list(fleet.names)]
+    said += [problem.recall] if problem.recall else []
+    digest.update(json.dumps([*said, problem.first_slot.isoformat()], default=str).encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One method at one budget. NaN: not measured; deviations are 0 for one seed."""
+
+    budget_kg: float
+    method: str
+    seeds: int
+    """Cells that were trained, diverged ones included."""
+    accuracy: float
+    """Mean; a run that diverged counts as chance."""
+    accuracy_sd: float
+    worst_client: float
+    worst_client_sd: float
+    kg: float
+    slots: float
+    """Slots until the last round."""
+    rounds: float
+    client_rounds: float
+    rho_h: float
+    """Mean over the seeds in which all clients trained; infinite if there is none."""
+    target: float
+    reached: int
+    """Seeds that reached the target accuracy."""
+    hours_to_target: float
+    """Mean over those."""
+    hours_to_target_sd: float
+    kg_to_target: float
+    kg_to_target_sd: float
+    diverged: int
+    infeasible: int
+    """Seeds for which the budget pays no schedule of the method."""
+    kind: RunKind = KIND
+
+
+def lines(rows: Iterable[dict[str, Any]], target: float) -> list[Line]:
+    """Return a line for each budget and method, the most accurate first."""
+    groups: dict[tuple[float, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((float(row["budget_kg"]), str(row["method"])), []).append(row)
+    made = [_line(budget, method, group, target) for (budget, method), group in groups.items()]
+    return sorted(made, key=lambda one: (one.budget_kg, -one.accuracy if not math.isnan(one.accuracy) else 1.0))
+
+
+def to_csv(table: Sequence[Line]) -> str:
+    """Return the lines as CSV, numbers to six digits."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([field.name for field in fields(Line)])
+    for line in table:
+        values = asdict(line).values()
+        writer.writerow(["" if _unknown(v) else f"{v:.6g}" if isinstance(v, float) else v for v in values])
+    return out.getvalue()
+
+
+def _line(budget: float, method: str, group: list[dict[str, Any]], target: float) -> Line:
+    tried = [row for row in group if row["status"] != INFEASIBLE]
+    done = [row for row in tried if row["status"] != DIVERGED]
+    ways = [way for row in done if (way := _way(row, target)) is not None]
+    rho = [float(row["rho_h"]) for row in done if row["rho_h"] != "inf"]
+    return Line(
+        budget_kg=budget,
+        method=method,
+        seeds=len(tried),
+        accuracy=_mean([row["accuracy"] for row in tried]),
+        accuracy_sd=_deviation([row["accuracy"] for row in tried]),
+        worst_client=_mean([row["worst_client"] for row in done if row["worst_client"] is not None]),
+        worst_client_sd=_deviation([row["worst_client"] for row in done if row["worst_client"] is not None]),
+        kg=_mean([row["kg"] for row in done]),
+        slots=_mean([row["slots"] for row in done]),
+        rounds=_mean([row["rounds"] for row in done]),
+        client_rounds=_mean([row["client_rounds"] for row in done]),
+        rho_h=_mean(rho) if rho else math.inf if done else math.nan,
+        target=target,
+        reached=len(ways),
+        hours_to_target=_mean([hours for hours, _ in ways]),
+        hours_to_target_sd=_deviation([hours for hours, _ in ways]),
+        kg_to_target=_mean([kg for _, kg in ways]),
+        kg_to_target_sd=_deviation([kg for _, kg in ways]),
+        diverged=len(tried) - len(done),
+        infeasible=len(group) - len(tried),
+    )
+
+
+def _way(row: dict[str, Any], target: float) -> tuple[float, float] | None:
+    """Return hours and kg until the model first had the target accuracy, or None."""
+    return next(((hours, kg) for hours, kg, accuracy in row["curve"] if accuracy >= target), None)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if len(values) else math.nan
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation of the sample (n - 1)."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 if len(values) else math.nan
+
+
+def _unknown(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)

@@ -1,0 +1,142 @@
+"""A live run on a past period, in minutes: with the forecasts of that time, compared with perfect foresight.
+
+All is as in a live run (re-planning, upper bounds, settlement, ledger, report), except that the clock does not wait and
+the run sees only the intensity that was known at each moment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slackwater.carbon.traces import Traces, joined
+from slackwater.errors import DataError, InfeasibleError
+from slackwater.forecasting.files import ForecastArchive
+from slackwater.forecasting.naive import SameHourMean
+from slackwater.ledger.run import Run
+from slackwater.ledger.schema import damage
+from slackwater.live.folder import load_actuals, prepare
+from slackwater.live.settings import LiveSettings
+from slackwater.planning.plan import Plan
+from slackwater.planning.planner import plan as make_plan
+from slackwater.planning.problem import Problem
+from slackwater.planning.storage import plan_from_dict
+from slackwater.planning.utility import utilities
+from slackwater.replanning.adversarial import NoForecastError
+from slackwater.replanning.backtest import objective_and_share
+from slackwater.replanning.choices import BLEND, backtest_forecaster
+from slackwater.units import iso
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foresight:
+    """The best plan that knows all intensity in advance."""
+
+    emissions_kg: float
+    rounds: int
+    client_slots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """What would have happened."""
+
+    folder: str
+    start: datetime
+    end: datetime  # of the last slot with a round
+    forecast: str
+    budget_kg: float
+    emissions_kg: float
+    unsettled_kg: float
+    planned_kg: float  # what the first plan expected to emit
+    rounds: int
+    client_slots: int  # whose updates were used
+    lost_client_slots: int  # charged, and not used
+    accuracy: float | None
+    replans: int
+    reserve_kg: float  # kept back by the first plan
+    largest_reserve_kg: float
+    share: float | None  # of the objective that perfect foresight reaches; None where it has no plan
+    foresight: Foresight | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON holds it."""
+        return asdict(self) | {"start": iso(self.start), "end": iso(self.end)}
+
+
+def prepare_rehearsal(
+    folder: str | Path, problem: Problem, actuals: Traces, settings: LiveSettings, *,
+    archive: ForecastArchive | None = None, auto: bool = False,
+) -> Plan:  # fmt: skip
+    """Make the folder of a rehearsal, with the plan that would have been made then, and return that plan.
+
+    Args:
+        folder: where to.
+        problem: the run, with any traces that cover it; they are not looked at.
+        actuals: what came, from some weeks before the run to its end or later.
+        settings: those of a playback; `forecast` names the forecaster, by default the blend.
+        archive: what a provider had issued, for the forecasts `blend` and `file`.
+        auto: choose window, alpha and aggregator as `plan --auto` does.
+    """
+    known_until = problem.slot_start(-settings.lag_slots)
+    step = timedelta(minutes=actuals.slot_minutes)
+    if not actuals.start < known_until < actuals.end:
+        raise DataError(
+            f"The actuals cover {iso(actuals.start)} to {iso(actuals.end)}; the run from {iso(problem.first_slot)} needs "
+            "some weeks of them before it. Choose another --start."
+        )
+    known = actuals.window(actuals.start, (known_until - actuals.start) // step)
+    slots = problem.horizon + settings.lag_slots
+    chosen = backtest_forecaster(settings.forecast or BLEND, actuals, archive, lag=settings.lag_slots)
+    try:
+        expected = chosen.forecast(known, slots)
+    except NoForecastError:
+        expected = SameHourMean().forecast(known, slots)
+    traces = joined(known, expected.traces()).window(problem.first_slot, problem.horizon)
+    plan = make_plan(problem.with_settings(traces=traces), auto=auto)
+    prepare(folder, plan, settings, actuals=actuals, archive=archive)
+    return plan
+
+
+def outcome(folder: str | Path) -> Rehearsal:
+    """Return what a rehearsal came to, read from its folder."""
+    where = Path(folder)
+    with Run.open(where, read_only=True) as run, run.one_moment(), damage(run.path):
+        plan = plan_from_dict(run.plan, f"The plan of the run in {where}")
+        attempts, replans, rounds = run.journal.attempts(), run.journal.replans(), list(run.rounds())
+        emissions_kg, unsettled_kg = run.ledger.spent_kg(), run.ledger.unsettled_kg()
+        forecast = str(run.settings.get("forecast") or BLEND)
+        problem = plan.problem
+        row = {str(name): client for client, name in enumerate(problem.fleet.names)}
+        trained = np.zeros((len(row), problem.horizon), dtype=bool)
+        for done in rounds:
+            trained[[row[name] for name in done.participants], done.slot] = True
+    actuals = load_actuals(where)
+    came = problem.with_settings(traces=actuals.window(problem.first_slot, problem.horizon))
+    foresight, share = None, None
+    try:
+        best = make_plan(came)
+        kg = np.where(trained, came.costs.dense(), 0.0).sum(axis=1)
+        share = objective_and_share(came, utilities(trained.sum(axis=1), kg, came.g_max), best)[1]
+        foresight = Foresight(
+            emissions_kg=best.emissions_kg,
+            rounds=int(np.count_nonzero(best.matrix.any(axis=0))),
+            client_slots=int(best.slots_per_client.sum()),
+        )
+    except InfeasibleError:
+        pass
+    last = max((done.slot for done in rounds), default=0)
+    return Rehearsal(
+        folder=str(where), start=problem.first_slot, end=problem.slot_start(last + 1), forecast=forecast,
+        budget_kg=problem.budget_kg, emissions_kg=emissions_kg, unsettled_kg=unsettled_kg,
+        planned_kg=replans[0].planned_kg if replans else plan.emissions_kg, rounds=len(rounds),
+        client_slots=int(trained.sum()),
+        lost_client_slots=sum(one.sent_at is not None and one.outcome != "done" for one in attempts),
+        accuracy=next((done.accuracy for done in reversed(rounds) if done.accuracy is not None), None),
+        replans=len(replans), reserve_kg=replans[0].reserve_kg if replans else 0.0,
+        largest_reserve_kg=max((one.reserve_kg for one in replans), default=0.0), share=share, foresight=foresight,
+    )  # fmt: skip

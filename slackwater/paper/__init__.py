@@ -1,1 +1,0 @@
-"""The paper, reproduced: its figures and tables, one function each, beside the numbers it states."""
