@@ -26,9 +26,9 @@ import torch
 from tables import environment, figure, publish, spread, table
 
 import slackwater as sw
-from slackwater.flower.new import new_app
-from slackwater.ledger import Run
-from slackwater.live import LiveSettings, prepare
+from slackwater.engines.flower.app import new_app
+from slackwater.ledger.run import Run
+from slackwater.live.folder import LiveSettings, prepare
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results" / "live.json"

@@ -23,7 +23,7 @@ def main(job: dict[str, Any]) -> None:
     watch = Watch()
     (_ray if job["way"] == "ray" else _in_process)(Path(job["app"]), Path(job["folder"]))
     total = time.perf_counter() - began
-    from slackwater.ledger import Run
+    from slackwater.ledger.run import Run
 
     with Run.open(job["folder"], read_only=True) as run:
         rounds = [done.seconds for done in run.rounds()]
@@ -42,7 +42,7 @@ def _ray(app_dir: Path, folder: Path) -> None:
     from flwr.serverapp import Grid, ServerApp
     from flwr.simulation import run_simulation
 
-    from slackwater.flower.app import App
+    from slackwater.engines.flower.app import App
     from slackwater.planning.plan import Plan
 
     app = App.read(app_dir)

@@ -24,8 +24,10 @@ import numpy as np
 from tables import environment, figure, publish, spread, table
 
 import slackwater as sw
-from slackwater.forecasting import SameHourMean
-from slackwater.replanning import Controller, Settings, State, blind
+from slackwater.intensity.forecast.base import SameHourMean
+from slackwater.replanning.backtest import blind
+from slackwater.replanning.controller import Controller
+from slackwater.replanning.run_state import Settings, State
 
 RESULTS = Path(__file__).parent / "results" / "replanning.json"
 CLIENTS, SLOTS, ROUNDS = 54, 336, 100

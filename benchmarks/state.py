@@ -30,8 +30,10 @@ from numpy.typing import NDArray
 from tables import environment, figure, peak_gib, publish, spread, table
 
 import slackwater as sw
-from slackwater.live import LiveSettings, Reply, Site, Work, carry_out, prepare
-from slackwater.planning.given import plan_from_matrix
+from slackwater.live.folder import LiveSettings, prepare
+from slackwater.live.runner import carry_out
+from slackwater.live.sites import Reply, Site, Work
+from slackwater.planning.schedule import plan_from_matrix
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results" / "state.json"
@@ -118,8 +120,8 @@ def _files(options: argparse.Namespace) -> dict[str, Any]:
     """Carry a live run out, then read its state back, each file checked."""
     import torch
 
-    from slackwater.learning.checkpoint import Checkpoint
-    from slackwater.ledger import Run
+    from slackwater.ledger.run import Run
+    from slackwater.training.global_model import Checkpoint
 
     plan, folder = _plan(options), Path(options.folder) / "run"
     prepare(folder, plan, LiveSettings(slot_seconds=0.0, eval_every=0))

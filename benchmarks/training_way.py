@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from slackwater.learning.result import Progress
+    from slackwater.training.loop import Progress
 
 LR, WEIGHT_DECAY = 0.1, 5e-4
 BARE = {
@@ -205,7 +205,7 @@ def ours(
 
 def model_maker(name: str) -> Callable[[], nn.Module]:
     """MNIST-shaped."""
-    from slackwater.learning import models
+    from slackwater.training import tasks as models
 
     return models.maker(name, channels=1, size=28)
 

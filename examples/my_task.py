@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import slackwater as sw
-from slackwater.learning.task import Samples, Task
+from slackwater.training.task import Samples, Task
 
 
 def spiral(first: float, last: float, count: int) -> Samples:

@@ -6,25 +6,20 @@ import csv
 import io
 import json
 import re
-import sys
 from pathlib import Path
 
+import live_world as world
 import pytest
 from click.testing import CliRunner
 from pypdf import PdfReader
-
-sys.path += [str(Path(__file__).parent / name) for name in ("accounting", "live")]
-import live_world as world
 from report_runs import replanned
 
 from slackwater.cli.main import cli
-from slackwater.dashboard.compare import compare_answer
-from slackwater.dashboard.library import Entry
+from slackwater.dashboard.catalogue import Entry, compare_answer
 from slackwater.dashboard.runs import RunReader
-from slackwater.ledger import RunKind
-from slackwater.ledger.kinds import KINDS
-from slackwater.live import carry_out
-from slackwater.live.settings import LiveSettings
+from slackwater.ledger.schema import KINDS, RunKind
+from slackwater.live.folder import LiveSettings
+from slackwater.live.runner import carry_out
 
 SCENARIO = """\
 start = 2022-01-01T00:00:00Z

@@ -6,17 +6,18 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "slackwater"
-BELOW_ALL = {"_version", "atomic", "errors", "lazy", "registry", "time_source", "units"}
+BELOW_ALL = {"_version", "atomic", "errors", "glossary", "lazy", "registry", "time_source", "units"}
 """Root modules that every part may import, and that import nothing but each other."""
 ORDER = (
-    "carbon", "forecasting", "providers", "intensity", "planning", "replanning", "ledger", "config",
-    "scenario_template", "learning", "live", "flower", "api", "accounting", "report", "dashboard", "cli", "lab",
+    "intensity", "planning", "replanning", "ledger", "scenario", "training", "live", "engines", "flower", "charts", "report",
+    "dashboard", "cli", "lab",
 )  # fmt: skip
 LAZY_DOORS = {"__init__.py", "__main__.py", "cli/main.py"}
 """Files that name modules of every part and load them when they are first asked for."""
@@ -47,7 +48,11 @@ def _imports(path: Path) -> Iterator[str]:
 
 
 def _files() -> list[Path]:
-    return sorted(path for path in PACKAGE.glob("**/*.py") if str(path.relative_to(PACKAGE)) not in LAZY_DOORS)
+    return sorted(
+        path
+        for path in PACKAGE.glob("**/*.py")
+        if str(path.relative_to(PACKAGE)) not in LAZY_DOORS and "template" not in path.parts
+    )
 
 
 @pytest.mark.parametrize("path", _files(), ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -68,6 +73,12 @@ def _public() -> list[str]:
 def test_every_part_has_its_place() -> None:
     parts = {path.relative_to(PACKAGE).with_suffix("").parts[0] for path in _files()}
     assert parts == BELOW_ALL | set(ORDER)
+
+
+def test_no_module_name_twice() -> None:
+    core = [path for path in PACKAGE.glob("**/*.py") if "lab" not in path.parts and "template" not in path.parts]
+    names = Counter(path.stem for path in core)
+    assert [name for name, times in names.items() if times > 1 and name not in ("__init__", "base")] == []
 
 
 def test_only_the_ledger_reads_charges_and_planned() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import slackwater as sw
 from slackwater import errors
-from slackwater.scenario_template import SCENARIO
+from slackwater.scenario import SCENARIO
 
 NAMES = [name for name in sw.__all__ if name != "__version__"]
 
@@ -59,9 +59,9 @@ def test_args_sections_name_parameters_that_exist(name: str) -> None:
 
 
 def test_report_is_a_package_that_can_be_called(tmp_path: Path) -> None:
-    import slackwater.report.canvas
+    import slackwater.charts.style
 
-    assert slackwater.report.canvas.SUFFIXES
+    assert slackwater.charts.style.SUFFIXES
     with pytest.raises(sw.SlackwaterError, match="There is no run"):
         sw.report(tmp_path)
     with pytest.raises(sw.ScenarioError, match="must end in"):

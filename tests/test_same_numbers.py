@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import live_world as world
 import pytest
 from click.testing import CliRunner
-
-sys.path += [str(Path(__file__).parent / "accounting"), str(Path(__file__).parent / "live")]
-import live_world as world
 from live_world import NAMES, Sites
 from report_runs import eventful, plan, replanned, write
 
 from slackwater.cli.main import cli
 from slackwater.dashboard.runs import RunReader
-from slackwater.ledger import Run
-from slackwater.live import RunStopped, carry_out
+from slackwater.ledger.run import Run
+from slackwater.live.folder import RunStopped
+from slackwater.live.runner import carry_out
 from slackwater.planning.planner import plan as make_plan
 
 

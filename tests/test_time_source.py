@@ -13,8 +13,9 @@ import pytest
 
 from slackwater import time_source
 from slackwater.errors import SlackwaterError
+from slackwater.intensity.providers.base import Context
+from slackwater.intensity.providers.http import Client
 from slackwater.ledger.run import Run
-from slackwater.providers import Client, Context
 from slackwater.time_source import VARIABLE, TimeSource, VirtualTime
 
 START = datetime(2031, 3, 1, tzinfo=UTC)

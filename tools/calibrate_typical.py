@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from slackwater.carbon import typical
-from slackwater.carbon.traces import FACTORS, Factor
+from slackwater.intensity import load as typical
+from slackwater.intensity.traces import FACTORS, Factor
 
 Array = NDArray[np.float64]
 

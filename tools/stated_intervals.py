@@ -1,4 +1,4 @@
-"""Measure the stated interval of a forecast of whose errors nothing is known (`slackwater.forecasting.intervals`).
+"""Measure the stated interval of a forecast of whose errors nothing is known (`slackwater.intensity.forecast.base`).
 
 By day ahead, the share of the forecast within which 80 % of the hours lie, as the mean over zones: of what providers
 issued, as it is; and of our own forecast from a day of history that the typical profile continues into the past.
@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from slackwater.carbon import load_traces
 from slackwater.errors import SlackwaterError
-from slackwater.forecasting.files import forecast_files, hours_since_1970, read_archive
-from slackwater.forecasting.intervals import STATED_COVERAGE
-from slackwater.forecasting.ridge import Ridge
 from slackwater.intensity.feed import SHORTEST, typical_profile
+from slackwater.intensity.forecast.archive import forecast_files, hours_since_1970, read_archive
+from slackwater.intensity.forecast.base import STATED_COVERAGE
+from slackwater.intensity.forecast.ridge import Ridge
+from slackwater.intensity.load import load_traces
 
 DAYS = 4
 HOUR = timedelta(hours=1)

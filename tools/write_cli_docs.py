@@ -1,6 +1,6 @@
-"""Write docs/cli.md from the commands themselves: `python tools/write_cli_docs.py`.
+"""Write docs/reference/cli.md from the commands: `python tools/write_cli_docs.py`.
 
-Made from click's objects, not from its help pages, whose layout changes from version to version.
+It reads click's objects, not the help pages, whose layout changes from version to version.
 """
 
 from __future__ import annotations
@@ -8,35 +8,43 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import fill
 
 import click
 
 from slackwater.cli.main import cli
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
+WIDTH = 98
 PROGRAM = "slackwater"
 INTRO = """\
-# The command line
+# Commands
 
-<!-- Written by tools/write_cli_docs.py from the commands themselves. Change those, then run it again. -->
+<!-- Written by tools/write_cli_docs.py from the commands. Edit those. -->
 
-Data goes to stdout, progress and errors to stderr, so `slackwater plan scenario.toml --json > plan.json` holds JSON and nothing else.
-`slackwater COMMAND --help` shows the same as this page.
+`slackwater COMMAND --help` shows the same text as this page.
+
+Data goes to stdout. Progress and errors go to stderr.
+So `slackwater plan scenario.toml --json > plan.json` writes only JSON to the file.
 
 | exit code | meaning |
 | --- | --- |
-| 0 | fine |
-| 1 | data that cannot be used, a file that cannot be written, anything else |
-| 2 | a mistake in the command or in the scenario |
-| 3 | infeasible: no schedule fits; the message names the least budget that would do, and the end time s that has it |
-| 130 | stopped with Ctrl-C; a training run can be resumed |
+| 0 | success |
+| 1 | any other error, such as unusable data or a file that cannot be written |
+| 2 | wrong usage: a mistake in the command or in the scenario |
+| 3 | infeasible: no schedule fits; the message names the smallest budget that fits, and its end time s |
+| 130 | stopped with Ctrl-C; a run can be resumed |
 
-`SLACKWATER_DEBUG=1` adds the traceback to an error, `NO_COLOR=1` turns colours off, `COLUMNS` sets the width where there is no terminal.
+| variable | effect |
+| --- | --- |
+| `SLACKWATER_DEBUG=1` | adds the traceback to an error |
+| `NO_COLOR=1` | turns colours off |
+| `COLUMNS` | sets the width if there is no terminal |
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [INTRO, f"## {PROGRAM}\n\n{_help(cli)}\n\n{_usage(PROGRAM, cli)}\n\n{_options(cli)}"]
     for name, command in commands(cli, PROGRAM):
         parts.append(
@@ -46,7 +54,7 @@ def page() -> str:
 
 
 def commands(group: click.Group, prefix: str) -> Iterator[tuple[str, click.Command]]:
-    """Every command with its full name, by name; groups before what is in them."""
+    """Yield every command with its full name; a group comes before its commands."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -68,12 +76,13 @@ def _usage(name: str, command: click.Command) -> str:
 
 
 def argument_name(argument: click.Argument) -> str:
-    """What an argument is called in usage lines."""
+    """Return the name of an argument in usage lines."""
     return argument.metavar or str(argument.name).upper()
 
 
 def _help(command: click.Command) -> str:
-    return inspect.cleandoc(command.help or "").partition("\f")[0]
+    text = inspect.cleandoc(command.help or "").partition("\f")[0]
+    return "\n\n".join(_wrapped(" ".join(paragraph.split())) for paragraph in text.split("\n\n"))
 
 
 def _options(command: click.Command) -> str:
@@ -82,8 +91,12 @@ def _options(command: click.Command) -> str:
         if isinstance(option, click.Option) and not option.hidden:
             names = ", ".join(f"`{f'{name} {_value(option)}'.strip()}`" for name in sorted(option.opts, key=len))
             default = f" Default: `{option.default}`." if option.show_default and option.default is not None else ""
-            lines.append(f"- {names}: {option.help}{default}")
+            lines.append(_wrapped(f"- {names}: {option.help}{default}", indent="  "))
     return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _value(option: click.Option) -> str:
@@ -99,6 +112,6 @@ def _value(option: click.Option) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.write_text(page(), encoding="utf-8")
     click.echo(f"wrote {PAGE}", err=True)

@@ -1,4 +1,4 @@
-"""Puts the tables of experiments/paper into docs/paper.md, between its markers: no number there is typed by hand.
+"""Write the tables and pictures of experiments/paper into docs/research/paper.md, so that no number there is typed by hand.
 
 python tools/write_paper_docs.py
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +15,16 @@ from pathlib import Path
 from slackwater.lab.paper.setting import ENDS
 
 ROOT = Path(__file__).parent.parent
-RESULTS, PAGE = ROOT / "experiments" / "paper", ROOT / "docs" / "paper.md"
+RESULTS, PAGE = ROOT / "experiments" / "paper", ROOT / "docs" / "research" / "paper.md"
+PICTURES = {
+    RESULTS / f"{name}.png": PAGE.parent / "images" / f"{name}.png" for name in ("fig1", "fig2", "fig3", "fig4", "fig7")
+}
+"""Pictures that the page shows: a site can show only files inside docs."""
 Row = dict[str, str]
 
 
 def rows(name: str) -> list[Row]:
+    """Return the rows of a stored CSV file, or none if it does not exist."""
     path = RESULTS / f"{name}.csv"
     if not path.exists():
         return []
@@ -27,10 +33,12 @@ def rows(name: str) -> list[Row]:
 
 
 def table(heads: list[str], lines: list[list[str]]) -> str:
+    """Return a Markdown table."""
     return "\n".join("| " + " | ".join(line) + " |" for line in [heads, ["---"] * len(heads), *lines])
 
 
 def notes(name: str) -> str:
+    """Return the stored notes of a figure as a list."""
     path = RESULTS / f"{name}.txt"
     if not path.exists():
         return "Not run yet."
@@ -38,12 +46,13 @@ def notes(name: str) -> str:
 
 
 def plain(name: str) -> str:
+    """Return a stored CSV file as a table."""
     found = rows(name)
     return table(list(found[0]), [list(row.values()) for row in found]) if found else "Not run yet."
 
 
 def accuracy(name: str) -> str:
-    """Rows of T, columns of s: ours over the paper's."""
+    """Return a table with a row for each T and a column for each s: ours above the paper's."""
     found = {(int(row["T"]), int(row["s"])): row for row in rows(name)}
     if not found:
         return "Not run yet."
@@ -73,13 +82,15 @@ SECTIONS: dict[str, Callable[[], str]] = {
 
 
 def filled(page: str) -> str:
-    """The page with every section made anew."""
+    """Return the page with every section filled from the stored results."""
     for name, make in SECTIONS.items():
         pattern = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
-        page = pattern.sub(lambda found, make=make: f"{found[1]}{make()}\n{found[2]}", page)  # type: ignore[misc]
+        page = pattern.sub(lambda found, make=make: f"{found[1]}\n{make()}\n\n{found[2]}", page)  # type: ignore[misc]
     return page
 
 
 if __name__ == "__main__":
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for stored, shown in PICTURES.items():
+        shutil.copyfile(stored, shown)
     sys.exit(0)

@@ -1,4 +1,4 @@
-"""Puts the tables of experiments/rivals into docs/rivals.md, between its markers: no number there is typed by hand.
+"""Write the tables and the picture of experiments/rivals into docs/research/rivals.md, so that no number is typed by hand.
 
 python tools/write_rivals_docs.py
 """
@@ -8,24 +8,27 @@ from __future__ import annotations
 import csv
 import math
 import re
+import shutil
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-RESULTS, PAGE = ROOT / "experiments" / "rivals", ROOT / "docs" / "rivals.md"
+RESULTS, PAGE = ROOT / "experiments" / "rivals", ROOT / "docs" / "research" / "rivals.md"
+PICTURES = {RESULTS / "mnist" / "rivals.png": PAGE.parent / "images" / "rivals-mnist.png"}
+"""Pictures that the page shows: a site can show only files inside docs."""
 Row = dict[str, str]
 
 
 def table(task: str, budget_kg: float) -> str:
-    """A line a method, as in the file: the most accurate first."""
+    """Return a table with a line for each method, the most accurate first, as in the file."""
     path = RESULTS / task / "rivals.csv"
     with path.open(encoding="utf-8", newline="") as file:
         found = [row for row in csv.DictReader(file) if math.isclose(float(row["budget_kg"]), budget_kg, rel_tol=1e-5)]
     if not found:
         raise SystemExit(f"{path} has no budget of {budget_kg} kg: run `slackwater rivals` with it.")
     target = float(found[0]["target"])
-    heads = ["method", "accuracy", "worst client", "kg", "client-rounds", "hours until the last", "rho_H"]
-    heads += [f"seeds at {target:.0%}", "hours to it", "kg to it"]
+    heads = ["method", "accuracy", "worst client", "kg", "client-rounds", "hours to last round", "rho_H"]
+    heads += [f"seeds that reach {target:.0%}", f"hours to {target:.0%}", f"kg to {target:.0%}"]
     lines = [heads, ["---"] * len(heads), *map(_line, found)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -45,11 +48,13 @@ def _number(value: str, form: str, times: float = 1.0) -> str:
 
 
 def filled(page: str) -> str:
-    """The page with every table made anew; a marker is `<!-- task kg -->`."""
+    """Return the page with every table filled from the stored results; a marker is `<!-- task kg -->`."""
     pattern = re.compile(r"(<!-- (\w+) ([\d.]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-    return pattern.sub(lambda found: f"{found[1]}{table(found[2], float(found[3]))}\n{found[4]}", page)
+    return pattern.sub(lambda found: f"{found[1]}\n{table(found[2], float(found[3]))}\n\n{found[4]}", page)
 
 
 if __name__ == "__main__":
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for stored, shown in PICTURES.items():
+        shutil.copyfile(stored, shown)
     sys.exit(0)

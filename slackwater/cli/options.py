@@ -1,4 +1,4 @@
-"""Options that several commands share, each spelt and explained once."""
+"""The one way from the product to `slackwater.lab`: by name, and only when a command needs it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
 
-from slackwater.carbon.traces import FACTORS
-from slackwater.config import plausible_time
+from slackwater.charts.style import SUFFIXES, save
 from slackwater.errors import ScenarioError
+from slackwater.intensity.traces import FACTORS
 from slackwater.lazy import require
-from slackwater.report.canvas import SUFFIXES, save
+from slackwater.scenario import plausible_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+def lab_module(module: str) -> Any:
+    """Import and return a module of `slackwater.lab`."""
+    return import_module(f"slackwater.lab.{module}")
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 _WIDTH = 100

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from slackwater.dashboard import answers
-from slackwater.dashboard.library import Library
-from slackwater.dashboard.scenario_text import scenario_text
-from slackwater.dashboard.worker import Worker
+from slackwater.charts.schedule_chart import has_times
+from slackwater.dashboard import plan_json as answers
+from slackwater.dashboard.catalogue import Library
+from slackwater.dashboard.planner_process import Worker
 from slackwater.errors import InfeasibleError, ScenarioError
 from slackwater.planning.fleet import NO_LIMIT
 from slackwater.planning.problem import Problem
-from slackwater.report.view import has_times
+from slackwater.scenario import scenario_text
 from slackwater.units import G_PER_KG, iso
 
 T = TypeVar("T")

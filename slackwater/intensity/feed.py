@@ -20,22 +20,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slackwater.carbon.load import TYPICAL, load_traces
-from slackwater.carbon.series import minute_of, moment, to_slots
-from slackwater.carbon.traces import FACTORS, INTERPOLATED, Certainty, Factor, Origin, Provenance, Traces, joined
-from slackwater.carbon.typical import typical_zones
 from slackwater.errors import DataError, ScenarioError
-from slackwater.forecasting.blend import Blend
-from slackwater.forecasting.files import ForecastArchive, Issues, hours_since_1970
-from slackwater.forecasting.forecast import Forecast, Forecaster
-from slackwater.forecasting.intervals import stated
-from slackwater.forecasting.ridge import LEAST_DAYS, Ridge
-from slackwater.providers import Answer, Cache, Chain, Context, Source
-from slackwater.providers.cache import CacheError, Issue, issue_of
-from slackwater.providers.errors import ThrottledError, UnavailableError
-from slackwater.providers.planning import best_readings, describe, origins, refuse_mixed, series_of
-from slackwater.providers.planning import traces as provider_traces
-from slackwater.providers.values import Asked
+from slackwater.intensity.forecast.archive import ForecastArchive, Issues, hours_since_1970
+from slackwater.intensity.forecast.base import Forecast, Forecaster, stated
+from slackwater.intensity.forecast.blend import Blend
+from slackwater.intensity.forecast.ridge import LEAST_DAYS, Ridge
+from slackwater.intensity.load import TYPICAL, load_traces, typical_zones
+from slackwater.intensity.providers.base import Context, Source
+from slackwater.intensity.providers.cache import Cache, CacheError, Issue, issue_of
+from slackwater.intensity.providers.chain import Chain
+from slackwater.intensity.providers.provider_errors import ThrottledError, UnavailableError
+from slackwater.intensity.providers.readings import Answer, Asked
+from slackwater.intensity.providers.to_traces import best_readings, describe, origins, refuse_mixed, series_of
+from slackwater.intensity.providers.to_traces import traces as provider_traces
+from slackwater.intensity.traces import (
+    FACTORS,
+    INTERPOLATED,
+    Certainty,
+    Factor,
+    Origin,
+    Provenance,
+    Traces,
+    joined,
+    minute_of,
+    moment,
+    to_slots,
+)
 from slackwater.units import floor_hour, iso
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import click
 
 from slackwater.atomic import write_whole
 from slackwater.cli.options import ListOf, console, data_option, fill_option, filled, json_option, print_json, say
-from slackwater.cli.planning import read_problem, scenario_argument
+from slackwater.cli.plan_commands import read_problem, scenario_argument
 from slackwater.errors import MissingExtraError, ScenarioError
 from slackwater.lab.policies import comparison
 from slackwater.lab.policies.registry import check_method, method_names
@@ -255,8 +255,8 @@ def _methods(given: str) -> list[str]:
 
 
 def _show(table: list[comparison.Line], rows: list[Row], problem: Problem, out: Path, as_json: bool) -> None:
+    from slackwater.charts.style import save
     from slackwater.lab.policies.charts import chart, summary
-    from slackwater.report.canvas import save
 
     if not table:
         say("no cell has been trained yet.")

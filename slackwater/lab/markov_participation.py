@@ -31,8 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater.errors import ScenarioError
-from slackwater.learning.partition import stream
 from slackwater.planning.metrics import joint_chain_rho_ts
+from slackwater.training.partition import stream
 
 MOST_JOINT_CLIENTS = 10  # the joint chain has 2^K states: a matrix of 8 MB for 10 clients, 128 MB for 12
 MEAN_FREQUENCY = 0.52

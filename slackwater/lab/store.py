@@ -125,7 +125,7 @@ def sweep(cells: Iterable[C], measure: Callable[[C], Row], store: Store[C], *, j
 
 def trained(measure: Callable[[], Row]) -> Row:
     """Return what `measure` found with its status and wall time; an infeasible or diverged run is a result too."""
-    from slackwater.learning import TrainingDiverged
+    from slackwater.training.loop import TrainingDiverged
 
     began = time.perf_counter()
     try:
@@ -147,13 +147,13 @@ def _is_json(line: bytes) -> bool:
 
 def _in_a_worker() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
-    logging.getLogger("slackwater.learning").setLevel(logging.ERROR)
+    logging.getLogger("slackwater.training").setLevel(logging.ERROR)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence warnings about clients that never train: the rows hold them, and they would drown the progress."""
-    logger = logging.getLogger("slackwater.learning")
+    logger = logging.getLogger("slackwater.training")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:

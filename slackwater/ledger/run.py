@@ -22,13 +22,12 @@ from slackwater.errors import SlackwaterError
 from slackwater.ledger.journal import Journal
 from slackwater.ledger.ledger import Ledger, transaction
 from slackwater.ledger.queries import LedgerQueries, one_moment
-from slackwater.ledger.schema import LOCK, connect, damage, fold_log, kind_of_old, reading
-from slackwater.ledger.state import Kept, PartFile, StateFiles
+from slackwater.ledger.schema import LOCK, RunKind, connect, damage, fold_log, kind_of_old, reading
+from slackwater.ledger.state_files import Kept, PartFile, StateFiles
 
 log = logging.getLogger(__name__)
 Status = Literal["running", "stopped", "diverged", "failed", "done"]
 Level = Literal["info", "warning", "error"]
-RunKind = Literal["simulated", "rehearsed", "live"]
 """`simulated`: trained by a plan whose intensity counts as what came, so nothing was really emitted by its clock.
 `rehearsed`: the live path on a past period, with the forecasts of that time. `live`: in real time."""
 FILE = "run.db"

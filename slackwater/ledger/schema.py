@@ -1,20 +1,52 @@
-"""The run's file, `run.db`: one SQLite schema for training, live runs and reports.
-
-`charges` only grows: triggers refuse changes and deletions, and a correction is a further row.
-"""
+"""The run file: its tables and triggers, its kinds of run, and how older files are read and migrated."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from slackwater._version import __version__
 from slackwater.errors import ScenarioError, SlackwaterError
-from slackwater.ledger.state import CHUNK, STATE, file_name, sync_folder, write_file
+from slackwater.ledger.state_files import CHUNK, STATE, file_name, sync_folder, write_file
+
+RunKind = Literal["simulated", "rehearsed", "live"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindWords:
+    """The words of one kind of run."""
+
+    label: str  # one word, as it stands in tables, titles and file columns
+    emitted: str  # what its kg are called: a run that was not live has emitted nothing by its clock
+    sentence: str  # what a reader must know about its kg; every report begins with it
+
+    @property
+    def title(self) -> str:
+        """Return the label with a capital letter, and 'run'."""
+        return f"{self.label.capitalize()} run"
+
+
+KINDS: Mapping[RunKind, KindWords] = {
+    "simulated": KindWords(
+        label="simulated",
+        emitted="Would have emitted",
+        sentence="Simulated run: it was trained without waiting for its hours, and the intensity of its plan counts as what "
+        "came. The kg are what it would have emitted; they are not measured emissions.",
+    ),
+    "rehearsed": KindWords(
+        label="rehearsed",
+        emitted="Would have emitted",
+        sentence="Rehearsed run: the live path on a past period, with the forecasts of that time. The kg are what it would "
+        "have emitted; they are not measured emissions.",
+    ),
+    "live": KindWords(label="live", emitted="Emitted", sentence="Live run: it was carried out in real time."),
+}
+
 
 VERSION = 3
 """Kept in the file as user_version; raised when an older Slackwater could not use the file.

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from slackwater.lazy import lazily
 from slackwater.live.clock import Clock
-from slackwater.live.folder import LiveResult, RunStopped, prepare
-from slackwater.live.settings import LiveSettings
+from slackwater.live.folder import LiveResult, LiveSettings, RunStopped, prepare
+from slackwater.live.sites import Arrays, Reply, Site, Transport, Work
 from slackwater.live.status import LiveStatus, read_status
-from slackwater.live.transport import Arrays, Reply, Site, Transport, Work
 
 if TYPE_CHECKING:
-    from slackwater.live.carrying import carry_out, settle
+    from slackwater.live.runner import carry_out, settle
 
 __all__ = [
     "Arrays",
@@ -35,4 +34,4 @@ __all__ = [
     "settle",
 ]
 
-__getattr__ = lazily(__name__, {"carry_out": "carrying", "settle": "carrying"})
+__getattr__ = lazily(__name__, {"carry_out": "runner", "settle": "runner"})

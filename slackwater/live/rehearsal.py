@@ -13,22 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from slackwater.carbon.traces import Traces, joined
 from slackwater.errors import DataError, InfeasibleError
-from slackwater.forecasting.files import ForecastArchive
-from slackwater.forecasting.naive import SameHourMean
+from slackwater.intensity.forecast.archive import ForecastArchive
+from slackwater.intensity.forecast.base import SameHourMean
+from slackwater.intensity.traces import Traces, joined
 from slackwater.ledger.run import Run
 from slackwater.ledger.schema import damage
-from slackwater.live.folder import load_actuals, prepare
-from slackwater.live.settings import LiveSettings
+from slackwater.live.folder import LiveSettings, load_actuals, prepare
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan as make_plan
-from slackwater.planning.problem import Problem
+from slackwater.planning.problem import Problem, utilities
 from slackwater.planning.storage import plan_from_dict
-from slackwater.planning.utility import utilities
-from slackwater.replanning.adversarial import NoForecastError
-from slackwater.replanning.backtest import objective_and_share
-from slackwater.replanning.choices import BLEND, backtest_forecaster
+from slackwater.replanning.backtest import BLEND, backtest_forecaster, objective_and_share
+from slackwater.replanning.remaining import NoForecastError
 from slackwater.units import iso
 
 

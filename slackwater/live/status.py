@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from slackwater.errors import SlackwaterError
-from slackwater.ledger.kinds import KINDS
 from slackwater.ledger.queries import Figures
-from slackwater.ledger.run import Run, RunKind, is_written
-from slackwater.ledger.schema import damage
+from slackwater.ledger.run import Run, is_written
+from slackwater.ledger.schema import KINDS, RunKind, damage
 from slackwater.live.folder import PLAN, is_live, load_settings
 from slackwater.planning.plan import Plan
 from slackwater.planning.storage import plan_from_dict

@@ -1,27 +1,129 @@
-"""Every choice from the carbon data: end time, window and fairness by the predicted quality of the schedule, no training run."""
+"""Choose every setting from the carbon data, by a prediction of how well a schedule trains."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slackwater.errors import InfeasibleError
-from slackwater.planning.baseline import no_slack_plan
-from slackwater.planning.given import unproved_plan
-from slackwater.planning.plan import DEFAULT_AGGREGATOR, Plan, Recommendation
+from slackwater.planning.exact import BUDGET_ROUNDING
+from slackwater.planning.plan import DEFAULT_AGGREGATOR, ECHO_GAMMA, ECHO_MOST, Plan, Recommendation
 from slackwater.planning.planner import Solver, plan
-from slackwater.planning.problem import Problem
-from slackwater.planning.quality import REMEMBERED, Quality, forgotten, quality
-from slackwater.planning.stage import BUDGET_ROUNDING
-from slackwater.planning.utility import Alpha
+from slackwater.planning.problem import Alpha, Problem
+from slackwater.planning.schedule import no_slack_plan, unproved_plan
+
+RATES = (0.9, 0.318, 0.112, 0.0398, 0.0141, 0.005)
+"""Shares of the way that a round covers."""
+HETEROGENEITY = 0.1
+"""Squared distance of a client's optimum from the mean of all, over that of the first model."""
+REMEMBERED = round(1 / (1 - ECHO_GAMMA))
+"""Rounds that `echo` remembers."""
+MOST_GROUPS = 64
+"""Clients with the same slots are one group; of more groups than this, as many are taken, evenly by number of slots."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """What a schedule leaves undone; smaller is better."""
+
+    unlearned: float
+    """Mean over the rates of rho^2: how much of the way from the first model to the optimum is left."""
+    uneven: float
+    """Mean over the rates of sum_c (beta_c - mean)^2: how unevenly the clients count in the last model."""
+
+    @property
+    def error(self) -> float:
+        """Mean squared distance of the last model from the optimum, over that of the first."""
+        return self.unlearned + HETEROGENEITY * self.uneven
+
+
+def quality(plan: Plan, *, fedavg: bool = False) -> Quality:
+    """Of a plan that is trained by `echo`, or by FedAvg throughout."""
+    rows, times = _groups(plan)
+    active = plan.matrix.any(axis=0)
+    in_window = np.full(plan.problem.horizon, fedavg)
+    in_window[plan.before : plan.problem.rounds + plan.end] = True
+    return follow(rows[:, active], times, in_window[active])
+
+
+def forgotten(plan: Plan) -> float:
+    """Share of the clients whose latest update is older than `echo` remembers when the window begins."""
+    before = plan.matrix[:, : plan.before]
+    rounds = before[:, before.any(axis=0)]
+    return float(np.mean(~rounds[:, -REMEMBERED:].any(axis=1)))
+
+
+def follow(
+    rows: NDArray[np.bool_],
+    times: NDArray[np.float64],
+    in_window: NDArray[np.bool_],
+    rates: tuple[float, ...] = RATES,
+    heterogeneity: float = HETEROGENEITY,
+) -> Quality:
+    """`rows` [group, round], who trains; `times` [group], how many clients it stands for; `in_window` [round]."""
+    groups, rounds = rows.shape
+    pace = np.array(rates)[:, None]
+    clients = float(times.sum())
+    model = np.zeros((len(rates), groups + 1))
+    """[rate, group or first model]: coefficients of the optima and of theta_0."""
+    model[:, -1] = 1.0
+    stored = np.zeros((groups, len(rates), groups + 1))
+    length, worth = np.zeros(groups), np.zeros(groups)
+    # A client's own update points to its own optimum, the mean of its group's to the mean of theirs.
+    own = heterogeneity * float((pace**2).mean()) * (1 - 1 / times)
+    for t in range(rounds):
+        there = np.flatnonzero(rows[:, t])
+        stored[there] = pace * model
+        stored[there, :, there] -= pace[:, 0]
+        if in_window[t]:
+            weights = times[there] / times[there].sum()
+            model = model - np.tensordot(weights, stored[there], axes=1)
+            continue
+        length[there] = np.sqrt(_squares(stored[there], times, clients, heterogeneity) + own[there])
+        worth *= ECHO_GAMMA
+        worth[there] = 1.0
+        usual = float(times[there] @ length[there] / times[there].sum())
+        weights = times * worth / float(times @ worth)
+        weights = weights * np.minimum(1.0, usual / np.maximum(length, np.finfo(float).tiny))
+        update = np.tensordot(weights, stored, axes=1)
+        whole, shorter = float(weights @ length), math.sqrt(float(_squares(update, times, clients, heterogeneity)))
+        model = model - update * (min(ECHO_MOST, whole / shorter) if shorter > 0 else 1.0)
+    beta, rho = model[:, :-1], model[:, -1]
+    return Quality(unlearned=float((rho**2).mean()), uneven=float(_spread(beta, times, clients).mean()))
+
+
+def _squares(
+    updates: NDArray[np.float64], times: NDArray[np.float64], clients: float, heterogeneity: float
+) -> NDArray[np.float64]:
+    """Squared lengths of updates [.., rate, group or first model], for optima that lie anywhere around their mean."""
+    squares = updates[..., -1] ** 2 + heterogeneity * _spread(updates[..., :-1], times, clients)
+    return np.asarray(squares.mean(axis=-1))
+
+
+def _spread(beta: NDArray[np.float64], times: NDArray[np.float64], clients: float) -> NDArray[np.float64]:
+    """Sum over clients of the squared deviation of their coefficients; those of a group share its coefficient."""
+    mean = beta.sum(axis=-1, keepdims=True) / clients
+    return np.asarray(((beta / times - mean) ** 2 * times).sum(axis=-1))
+
+
+def _groups(plan: Plan) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    packed, times = np.unique(plan.packed, axis=0, return_counts=True)
+    if len(packed) > MOST_GROUPS:
+        order = np.argsort(np.bitwise_count(packed).sum(axis=1), kind="stable")
+        chosen = order[np.linspace(0, len(order) - 1, MOST_GROUPS).round().astype(np.intp)]
+        packed, times = packed[chosen], np.full(MOST_GROUPS, math.ceil(times.sum() / MOST_GROUPS))
+    return np.unpackbits(packed, axis=1, count=plan.problem.horizon).astype(bool), times.astype(np.float64)
+
 
 AGGREGATOR = DEFAULT_AGGREGATOR
 FINE_TUNES = (1, 2, 3)
-"""Not 0: without a window long slack lost up to five points (docs/auto.md)."""
+"""Not 0: without a window long slack lost up to five points (docs/research/auto.md)."""
 ALPHAS: tuple[Alpha, ...] = (0.1, 0.01)
 """Nothing above the paper's 0.1: that leaves clients out before the window."""
 RECALL = 10
@@ -51,7 +153,7 @@ class _Looked:
         """Smaller is better: first that nobody trains in the window alone, then the predicted error.
 
         The error counts more by the share of clients that are forgotten: the predictor is linear, but a deep network
-        that ends on the rounds of one or two clients loses what the others taught it (docs/auto.md).
+        that ends on the rounds of one or two clients loses what the others taught it (docs/research/auto.md).
         """
         plan = self.plan
         alone = int(np.count_nonzero(~plan.matrix[:, : plan.before].any(axis=1)))
@@ -64,7 +166,7 @@ def auto_plan(
     """The plan of the least predicted error over s, t_ft and alpha, for the given `end` if there is one.
 
     Among those in which as few clients as possible train in the window alone: where clients' data differ much, leaving
-    one out cost more than a longer schedule gained (docs/auto.md).
+    one out cost more than a longer schedule gained (docs/research/auto.md).
 
     The problem's own `fine_tune`, `recall` and `alpha` are not used. Schedules are compared as the greedy makes them; the
     most promising are solved by `solver`, spend what is left, and are compared again.

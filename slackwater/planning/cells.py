@@ -13,9 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from slackwater.planning.search import Found, pack_matrix
-from slackwater.planning.stage import BUDGET_ROUNDING, Stage
-from slackwater.planning.utility import NOISE, Utility
+from slackwater.planning.exact import BUDGET_ROUNDING, Found, Stage, pack_matrix
+from slackwater.planning.problem import NOISE, Utility
 
 TIE = 1e-12
 """Objectives this close, relative, are equal: more slots, then less carbon, then the earlier end decide."""

@@ -9,12 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater.errors import InfeasibleError
-from slackwater.planning import selection
+from slackwater.planning import exact as selection
 from slackwater.planning.cells import TIE, Candidate, Cells
-from slackwater.planning.problem import Problem
-from slackwater.planning.search import Found, feasible_stages
-from slackwater.planning.stage import Groups, Stage
-from slackwater.planning.utility import NOISE
+from slackwater.planning.exact import Found, Groups, Stage, feasible_stages
+from slackwater.planning.problem import NOISE, Problem
 
 
 def solve_coupled_greedy(problem: Problem, ends: Sequence[int]) -> Found:

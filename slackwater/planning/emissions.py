@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slackwater.planning.problem import Problem
-from slackwater.planning.utility import utilities
+from slackwater.planning.problem import Problem, utilities
 
 _CHUNK = 20_000
 

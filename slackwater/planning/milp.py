@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater.errors import SlackwaterError
-from slackwater.planning import knapsack, selection
+from slackwater.planning import exact as selection
+from slackwater.planning import knapsack
 from slackwater.planning.cells import TIE, Candidate, Cells
 from slackwater.planning.coupled import coupled_infeasible, coupled_stages, greedy, grow, uncoupled_bound
+from slackwater.planning.exact import Found, Items, Selection, Stage, search
 from slackwater.planning.highs import INFINITE, Model
 from slackwater.planning.problem import Problem
-from slackwater.planning.search import Found, search
-from slackwater.planning.selection import Items, Selection
-from slackwater.planning.stage import Stage
 from slackwater.planning.tangents import Fair, Rows
 from slackwater.planning.ties import Ties, optimistic
 
@@ -38,7 +37,7 @@ def solve_milp(problem: Problem, ends: Sequence[int], *, time_limit_s: float) ->
     """Best schedule over the end times, by HiGHS. End times that time did not suffice for count in the bound."""
     deadline = time.perf_counter() + time_limit_s
     if not problem.coupled:
-        return search(problem, ends, select=lambda stage: _knapsack(stage, deadline))
+        return search(problem, ends, solve=lambda stage: _knapsack(stage, deadline))
     stages = coupled_stages(problem, ends)
     if problem.utility.kind != "max-min":
         race = _Race("value", deadline)

@@ -20,7 +20,7 @@ from slackwater.units import iso
 
 DEFAULT_AGGREGATOR = "echo"
 ECHO_GAMMA, ECHO_MOST = 0.95, 3.0
-"""Discount a round, and the most by which `echo` makes a step longer: docs/auto.md. Training and its prediction share them."""
+"""Discount a round, and the most by which `echo` makes a step longer: docs/research/auto.md. Training and its prediction share them."""
 OPTIMAL_GAP = 1e-9
 """Relative gap up to which a schedule is called optimal."""
 MEMORY_DTYPES = ("float32", "float16", "bfloat16")

@@ -1,4 +1,4 @@
-"""The scheduling problem: the paper's (opt:tuning) and (opt:alpha), and what a real run adds to them."""
+"""The scheduling problem: the paper's (opt:tuning) and (opt:alpha), what a round costs, and the utility."""
 
 from __future__ import annotations
 
@@ -13,19 +13,167 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from slackwater.carbon.traces import Provenance, Traces
 from slackwater.errors import DataError, ScenarioError
-from slackwater.planning.availability import available_slots
-from slackwater.planning.costs import Costs
-from slackwater.planning.fleet import Client, Fleet
-from slackwater.planning.utility import Alpha, Utility
+from slackwater.intensity.traces import Provenance, Traces
+from slackwater.planning.fleet import Client, Fleet, available_slots
 from slackwater.registry import unknown_key
 from slackwater.units import energy_kwh, iso, utc
+
+Alpha = float | str
+ALPHA_ABOVE_MAX_MIN = 0.1
+"""Exponent of the objective above the max-min level where none is named: the paper's choice."""
+
+
+NOISE = 1e-11
+"""Share of g_max below which a utility is rounding noise: n g_max - (sum of n costs) of equal numbers is not quite 0."""
+
+
+def utilities(
+    slots: NDArray[Any], spent_kg: NDArray[np.float64], g_max: float, base: NDArray[np.float64] | float = 0.0
+) -> NDArray[np.float64]:
+    """u = base + sum of (g_max - g) over a client's slots, from their number and their cost."""
+    u = base + slots * g_max - spent_kg
+    return np.where(u > NOISE * g_max, u, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utility:
+    """f(u) of a client's u = sum of (g_max - g) over its slots; increasing and concave on the values u can take.
+
+    For `log`, f(0) = 0 and f(u) = lift + log(u / floor), with `floor` at most the least positive u and `lift` more than all logarithms of
+    a schedule can differ by: the sum of f then ranks first by how many clients have a positive utility, then by the log sum.
+    """
+
+    kind: str
+    alpha: float
+    floor: float = 1.0
+    lift: float = 0.0
+
+    @classmethod
+    def parse(cls, alpha: Alpha) -> Utility:
+        """From a number in (0, 1], "log", "max-min" or "max-min:<alpha>"."""
+        if isinstance(alpha, str):
+            name, _, above = alpha.strip().lower().partition(":")
+            if name == "log" and not above:
+                return cls(kind="log", alpha=0.0)
+            if name == "max-min":
+                return cls(kind="max-min", alpha=_exponent(above or ALPHA_ABOVE_MAX_MIN))
+        return cls(kind="power", alpha=_exponent(alpha))
+
+    def scaled(self, *, clients: int, least: float, largest: float) -> Utility:
+        """The same utility with the numbers that `log` needs: least positive and largest u that any client can have."""
+        if self.kind != "log" or least <= 0:
+            return self
+        return Utility(kind="log", alpha=0.0, floor=least, lift=1.0 + clients * float(np.log(largest / least) + 1.0))
+
+    def of(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
+        """f(u), elementwise."""
+        if self.kind != "log":
+            return u if self.alpha == 1.0 else np.power(u, self.alpha)
+        positive = u > 0
+        safe = np.where(positive, np.maximum(u, self.floor) / self.floor, 1.0)
+        return np.where(positive, self.lift + np.log(safe), 0.0)
+
+    def slope(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
+        """f'(u) for u > 0."""
+        return 1.0 / u if self.kind == "log" else self.alpha * np.power(u, self.alpha - 1.0)
+
+    def reported(self, total: float, positive: int) -> float:
+        """What the user calls the objective, from a sum of f over clients of which `positive` have u > 0."""
+        return total if self.kind != "log" else total - positive * (self.lift - float(np.log(self.floor)))
+
+
+def _exponent(alpha: object) -> float:
+    try:
+        value = float(alpha)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        value = np.nan
+    if not 0 < value <= 1:
+        raise ScenarioError(
+            f"alpha must be above 0 and at most 1, or 'log', 'max-min' or 'max-min:0.5'; it is {alpha!r}."
+        )
+    return value
+
+
+RoundCause = Literal["training", "network", "evaluation"]
+"""What a client-slot is charged for beside the idle draw."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Costs:
+    """g[client, slot] = energy_kwh[client] * intensity[row[client], slot], kg CO2e."""
+
+    training_kwh: NDArray[np.float64]
+    """[client], what the training of one round adds to the idle draw, PUE included."""
+    network_kwh: NDArray[np.float64]
+    """[client], sending the model to the client and back in one round; 0 where that is not counted."""
+    evaluation_kwh: NDArray[np.float64]
+    """[client], evaluating on the client in one round, PUE included."""
+    energy_kwh: NDArray[np.float64] = field(init=False)
+    """[client], all that one round adds to the idle draw: training, network and evaluation."""
+    idle_kwh: NDArray[np.float64]
+    """[client], idle energy of one slot, PUE included."""
+    row: NDArray[np.intp]
+    """[client], row of the intensity."""
+    intensity: NDArray[np.float64]
+    """[row, slot], kg/kWh, over the horizon."""
+    mask: NDArray[np.intp]
+    """[client], row of `available`."""
+    available: NDArray[np.bool_]
+    """[mask, slot], whether clients with this mask can train."""
+    server_kg: NDArray[np.float64] | None = None
+    """[slot], charged once in each slot in which anyone trains; None where nothing is."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "energy_kwh", self.training_kwh + self.network_kwh + self.evaluation_kwh)
+
+    @property
+    def round_kwh(self) -> dict[RoundCause, NDArray[np.float64]]:
+        """Return cause -> kWh of one round [client]; training always, the others where a client has any."""
+        parts: dict[RoundCause, NDArray[np.float64]] = {"training": self.training_kwh}
+        if self.network_kwh.any():
+            parts["network"] = self.network_kwh
+        if self.evaluation_kwh.any():
+            parts["evaluation"] = self.evaluation_kwh
+        return parts
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are."""
+        return len(self.row)
+
+    @property
+    def slots(self) -> int:
+        """Length of the horizon."""
+        return int(self.intensity.shape[1])
+
+    @property
+    def g_max(self) -> float:
+        """The dearest client-slot of the horizon, kg: the paper's g_max, the same for every end time."""
+        peak = np.zeros(len(self.intensity))
+        np.maximum.at(peak, self.row, self.energy_kwh)
+        return float((peak * self.intensity.max(axis=1)).max())
+
+    def dense(
+        self, clients: slice | NDArray[np.intp] = slice(None), *, kwh: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
+        """Return g[client, slot] of some clients, kg; with `kwh` [client], that of one part of a round."""
+        return (self.energy_kwh if kwh is None else kwh)[clients, None] * self.intensity[self.row[clients]]
+
+    def idle_kg(self) -> NDArray[np.float64]:
+        """[slot], idle emissions of all clients together."""
+        per_row = np.bincount(self.row, weights=self.idle_kwh, minlength=len(self.intensity))
+        return per_row @ self.intensity
+
+    def can_train(self, clients: slice | NDArray[np.intp] = slice(None)) -> NDArray[np.bool_]:
+        """[client, slot], availability of some clients."""
+        return self.available[self.mask[clients]]
+
 
 Window = Literal["all", "available"]
 NETWORK_KWH_PER_GB = 0.01
 """Electricity of sending 1 GB over fixed networks. Aslan et al. (2018, doi:10.1111/jiec.12630) estimate 0.06 kWh/GB for
-2015, halving about every two years: 0.01 kWh/GB is that trend in 2020. docs/planning.md has its limits."""
+2015, halving about every two years: 0.01 kWh/GB is that trend in 2020. docs/concepts/planning.md has its limits."""
 _WAYS = 2
 """The model goes to a client and comes back."""
 _MB_PER_GB = 1000

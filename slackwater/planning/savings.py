@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slackwater.carbon.traces import Factor, Provenance, Traces
 from slackwater.errors import DataError, ScenarioError
+from slackwater.intensity.traces import Factor, Provenance, Traces
 from slackwater.units import energy_kwh, iso
 
 _MINUTES_PER_HOUR = 60

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater._version import __version__
-from slackwater.atomic import write_whole as write_whole
-from slackwater.carbon.traces import Factor, Provenance, Traces
+from slackwater.atomic import write_whole
 from slackwater.errors import DataError, ScenarioError, SlackwaterError
+from slackwater.intensity.traces import Factor, Provenance, Traces
 from slackwater.planning.fleet import NO_LIMIT, Fleet
 from slackwater.planning.plan import Plan, Recommendation
 from slackwater.planning.problem import SETTINGS, Problem, Server

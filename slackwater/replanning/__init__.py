@@ -1,11 +1,9 @@
 """Planning under forecast error: re-plan what is left as the truth comes in, and never spend more than the budget."""
 
 from slackwater.replanning.backtest import Backtest, backtest, blind, replay_before, spread_starts
-from slackwater.replanning.bounds import Bounds
 from slackwater.replanning.controller import Controller, Step
-from slackwater.replanning.replay import Replay
-from slackwater.replanning.settings import Settings
-from slackwater.replanning.state import State
+from slackwater.replanning.reserve import Bounds, Replay
+from slackwater.replanning.run_state import Settings, State
 
 __all__ = [
     "Backtest",

@@ -1,30 +1,160 @@
-"""Runs of the past, steered on the forecasts of their time and settled with what came, beside perfect foresight."""
+"""Back-tests: past runs decided on the forecasts of their time, settled with the actuals, beside perfect foresight."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import time
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slackwater.carbon.traces import Traces
 from slackwater.errors import DataError, ScenarioError
-from slackwater.forecasting.forecast import Forecast, Forecaster
+from slackwater.intensity.forecast.archive import ForecastArchive
+from slackwater.intensity.forecast.base import Forecast, Forecaster
+from slackwater.intensity.forecast.blend import Blend
+from slackwater.intensity.forecast.forecasters import NEED_TRUTH, Oracle, forecaster, forecaster_names
+from slackwater.intensity.traces import Traces
+from slackwater.planning.exact import BUDGET_ROUNDING
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan
-from slackwater.planning.problem import Problem
-from slackwater.planning.stage import BUDGET_ROUNDING
-from slackwater.planning.utility import utilities
-from slackwater.replanning.adversarial import NoForecastError
-from slackwater.replanning.choices import first_issue
+from slackwater.planning.problem import Problem, utilities
 from slackwater.replanning.controller import Controller, Step
-from slackwater.replanning.replay import Replay, replay
-from slackwater.replanning.settings import Settings
-from slackwater.replanning.state import State
+from slackwater.replanning.remaining import NoForecastError
+from slackwater.replanning.reserve import Replay, replay
+from slackwater.replanning.run_state import Settings, State
 from slackwater.units import iso
+
+
+class Reversed:
+    """The truth mirrored: the cleanest hour of a zone is called its dirtiest."""
+
+    name = "reversed"
+
+    def __init__(self, truth: Traces) -> None:
+        self.oracle = Oracle(truth)
+
+    def forecast(self, history: Traces, slots: int) -> Forecast:
+        """Mirrored between the least and the largest of the coming slots."""
+        true = self.oracle.forecast(history, slots)
+        mirrored = true.mean.max(axis=1, keepdims=True) + true.mean.min(axis=1, keepdims=True) - true.mean
+        return _sure_of(true, mirrored, self.name)
+
+
+class Scaled:
+    """The truth times a factor: twice as dirty, or half."""
+
+    def __init__(self, truth: Traces, *, factor: float, name: str) -> None:
+        self.oracle = Oracle(truth)
+        self.factor = factor
+        self.name = name
+
+    def forecast(self, history: Traces, slots: int) -> Forecast:
+        """All values times the factor."""
+        true = self.oracle.forecast(history, slots)
+        return _sure_of(true, self.factor * true.mean, self.name)
+
+
+class Constant:
+    """One value for all zones and hours: there seems nothing to choose."""
+
+    name = "constant"
+
+    def __init__(self, truth: Traces) -> None:
+        self.oracle = Oracle(truth)
+
+    def forecast(self, history: Traces, slots: int) -> Forecast:
+        """The mean of the last known slot over the zones."""
+        true = self.oracle.forecast(history, slots)
+        return _sure_of(true, np.full_like(true.mean, history.intensity[:, -1].mean()), self.name)
+
+
+class Missing:
+    """Nothing comes."""
+
+    name = "missing"
+
+    def forecast(self, history: Traces, slots: int) -> Forecast:
+        """Never a forecast."""
+        raise NoForecastError(f"There is no forecast of the {slots} slots after {history.end:%Y-%m-%d %H:%M}Z.")
+
+
+ADVERSARIAL = ("reversed", "doubled", "halved", "constant", "missing")
+
+
+def adversary(name: str, truth: Traces) -> Reversed | Scaled | Constant | Missing:
+    """A forecaster that is wrong in the way its name says."""
+    if name == "reversed":
+        return Reversed(truth)
+    if name == "doubled":
+        return Scaled(truth, factor=2.0, name=name)
+    if name == "halved":
+        return Scaled(truth, factor=0.5, name=name)
+    if name == "constant":
+        return Constant(truth)
+    if name == "missing":
+        return Missing()
+    raise ScenarioError(f"There is no adversarial forecast {name!r}. There are {', '.join(ADVERSARIAL)}.")
+
+
+def _sure_of(true: Forecast, mean: np.ndarray[tuple[int, int], np.dtype[np.float64]], name: str) -> Forecast:
+    """The wrong values with an interval of no width: wrong, and sure of it."""
+    return replace(true, mean=mean, low=mean, high=mean, source=name)
+
+
+FILE, BLEND = "file", "blend"
+_HOUR_S = 3600
+
+
+def backtest_forecaster(
+    name: str, truth: Traces, archive: ForecastArchive | None = None, *, lag: int = 0
+) -> Forecaster:
+    """Return the forecaster of a name: `file` repeats what the provider issued, `blend` corrects and continues it.
+
+    `lag` is how many slots actuals are late: what the provider issued in them is known to the blend.
+    """
+    if name in ADVERSARIAL:
+        return adversary(name, truth)
+    if name == FILE:
+        if archive is None:
+            raise ScenarioError(f"The forecast {name!r} needs what the provider issued: give --forecasts FOLDER.")
+        return archive
+    if name == BLEND:
+        return Blend(archive, lag_hours=lag * truth.slot_minutes // 60)
+    if name not in forecaster_names():
+        known = ", ".join([*forecaster_names(), FILE, *ADVERSARIAL])
+        raise ScenarioError(f"There is no forecast {name!r}. Known are {known}.")
+    return forecaster(name, truth=truth) if name in NEED_TRUTH else forecaster(name)
+
+
+def first_issue(forecaster: Forecaster) -> datetime | None:
+    """When a provider had issued something for every zone it forecasts; None where the forecaster asks no provider."""
+    archive = forecaster if isinstance(forecaster, ForecastArchive) else getattr(forecaster, "archive", None)
+    if not isinstance(archive, ForecastArchive):
+        return None
+    first = [float(one.issued[0]) for one in archive.issues.values() if len(one)]
+    return datetime.fromtimestamp(max(first) * _HOUR_S, UTC) if first else None
+
+
+def archive_actuals(archive: ForecastArchive, zones: Sequence[str]) -> Traces:
+    """The actuals of an archive over the time that all zones share."""
+    rows = [archive.actuals[zone] for zone in zones]
+    start, end = max(row.start for row in rows), min(row.end for row in rows)
+    if start >= end:
+        raise DataError(f"The forecasts of {', '.join(zones)} have no time in common.")
+    parts = [row.window(start, round((end - start).total_seconds() / _HOUR_S)) for row in rows]
+    return Traces(
+        zones=tuple(zones),
+        start=start,
+        intensity=np.concatenate([part.intensity for part in parts]),
+        factor=rows[0].factor,
+        provenance=tuple(part.provenance[0] for part in parts),
+    )
+
 
 WARM_UP_DAYS = 14
 """Actuals before the first start of a series of back-tests: forecasts and bounds need a past."""
@@ -277,3 +407,91 @@ def _window(problem: Problem, controller: Controller, steps: list[Step]) -> str:
         return "shortened" if done else "dropped"
     moved = any("window is moved" in message for step in steps for message in step.messages)
     return "moved" if moved else "kept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Back-tests with one forecast and one way of re-planning; shares are of 1."""
+
+    forecast: str
+    replan_slots: int | None
+    runs: int
+    share_mean: float
+    """Of the oracle's objective."""
+    share_least: float
+    slots_share_mean: float
+    """Client-slots trained, of the oracle's."""
+    planned_mean: float
+    """What the first plan expected to emit, of the budget."""
+    realised_mean: float
+    """What was emitted, of the budget."""
+    first_plan_kept: float
+    """Share of runs in which the first plan, followed to the letter, would have kept the budget."""
+    unused_mean: float
+    unused_most: float
+    oracle_unused_mean: float
+    overspent: int
+    """Runs that emitted more than the budget."""
+    overspent_within_bounds: int
+    """Of those, the runs in which every slot stayed within its upper bound: there must be none."""
+    breaches: int
+    """Slots above their upper bound, in all runs."""
+    window_kept: int
+    window_moved: int
+    window_shortened: int
+    window_dropped: int
+
+    def to_dict(self) -> dict[str, object]:
+        """As JSON holds it."""
+        return asdict(self)
+
+
+def summarise(runs: Sequence[Backtest]) -> list[Summary]:
+    """One summary for each forecast and way of re-planning, in the order in which they came."""
+    groups: dict[tuple[str, int | None], list[Backtest]] = {}
+    for run in runs:
+        groups.setdefault((run.forecast, run.replan_slots), []).append(run)
+    return [_summary(*key, group) for key, group in groups.items()]
+
+
+def _summary(forecast: str, replan_slots: int | None, runs: Sequence[Backtest]) -> Summary:
+    shares = np.array([run.share for run in runs])
+    budget = np.array([run.budget_kg for run in runs])
+    over = [run for run in runs if run.overspend_kg > 0]
+
+    def mean(values: Sequence[float]) -> float:
+        return float(np.mean(values))
+
+    def count(window: str) -> int:
+        return sum(run.window == window for run in runs)
+
+    return Summary(
+        forecast=forecast,
+        replan_slots=replan_slots,
+        runs=len(runs),
+        share_mean=float(shares.mean()),
+        share_least=float(shares.min()),
+        slots_share_mean=mean([run.slots / max(run.oracle_slots, 1) for run in runs]),
+        planned_mean=float((np.array([run.planned_kg for run in runs]) / budget).mean()),
+        realised_mean=float((np.array([run.realised_kg for run in runs]) / budget).mean()),
+        first_plan_kept=mean([run.first_plan_kg <= run.budget_kg for run in runs]),
+        unused_mean=mean([run.unused for run in runs]),
+        unused_most=max(run.unused for run in runs),
+        oracle_unused_mean=mean([1 - run.oracle_kg / run.budget_kg for run in runs]),
+        overspent=len(over),
+        overspent_within_bounds=sum(run.breaches == 0 for run in over),
+        breaches=sum(run.breaches for run in runs),
+        window_kept=count("kept"),
+        window_moved=count("moved"),
+        window_shortened=count("shortened"),
+        window_dropped=count("dropped"),
+    )
+
+
+def as_csv(runs: Sequence[Backtest]) -> str:
+    """A line for each back-test."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(runs[0].row()), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(run.row() for run in runs)
+    return text.getvalue()

@@ -17,15 +17,13 @@ from datetime import timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from slackwater.carbon.traces import Traces
 from slackwater.errors import DataError, ScenarioError, SlackwaterError
-from slackwater.forecasting.forecast import Forecast
+from slackwater.intensity.forecast.base import Forecast
+from slackwater.intensity.traces import Traces
 from slackwater.planning.problem import Problem
 from slackwater.replanning.decision import Now
-from slackwater.replanning.outlook import outlook
-from slackwater.replanning.past import look_back
-from slackwater.replanning.settings import Settings
-from slackwater.replanning.state import State
+from slackwater.replanning.remaining import outlook
+from slackwater.replanning.run_state import Settings, State, look_back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,6 +1,8 @@
 """Read what a run emitted, write its report, and return the statement: `slackwater.report(folder, out="report.html")`.
 
-The package holds charts, terminal views and reports. It can be called as the verb that it is named after.
+    run.db -> account, comparison, standards -> statement -> content -> html, pdf, terminal; exports for other tools
+
+The package can be called as the verb that it is named after.
 
 Args:
     run: The run folder, or its run.db.
@@ -10,7 +12,7 @@ Args:
     csv: File for every line of the ledger.
     codecarbon: File for an emissions.csv in CodeCarbon's columns.
     model_card: File for co2_eq_emissions of a Hugging Face model card.
-    settings: Fields of `slackwater.accounting.ReportSettings`, such as `functional_unit` and `organisation`.
+    settings: Fields of `slackwater.report.statement.ReportSettings`, such as `functional_unit` and `organisation`.
 """
 
 import sys
@@ -20,7 +22,7 @@ from typing import Any
 
 class _Report(ModuleType):
     def __call__(self, run: Any, **options: Any) -> Any:
-        from slackwater.report.emissions import report
+        from slackwater.report.write import report
 
         return report(run, **options)
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-
-from slackwater.carbon.typical import typical_zones
-from slackwater.cli.main import cli
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "forecasting"))
 from forecast_cases import archive, traces, write_file
+
+from slackwater.cli.main import cli
+from slackwater.intensity.load import typical_zones
 
 
 def run(*args: str, code: int = 0) -> Result:

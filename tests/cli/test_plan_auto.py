@@ -1,4 +1,4 @@
-"""`slackwater plan --auto`: what it shows and what it saves, and that docs/auto.md runs."""
+"""`slackwater plan --auto`: what it shows and what it saves, and that docs/research/auto.md runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import slackwater as sw
 from slackwater.cli.main import cli
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "auto.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "research" / "auto.md"
 SCENARIO = """
 start = 2026-01-10T00:00:00Z
 rounds = 4

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-
-sys.path.append(str(Path(__file__).parents[1] / "accounting"))
 from report_runs import HOSTILE, plan, rich_plan, write
 
 from slackwater.cli.main import cli

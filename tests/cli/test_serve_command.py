@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from slackwater.cli.main import cli
-from slackwater.scenario_template import SCENARIO
+from slackwater.scenario import SCENARIO
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from slackwater.cli.serve import open_library
+from slackwater.cli.output_commands import open_library
 from slackwater.dashboard.server import Dashboard
 
 CHROMIUM = "/usr/bin/chromium"

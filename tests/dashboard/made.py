@@ -9,8 +9,9 @@ import numpy as np
 import tomlkit
 
 import slackwater as sw
-from slackwater.carbon.traces import Provenance
-from slackwater.ledger import ModelledCharges, RoundRecord, Run
+from slackwater.intensity.traces import Provenance
+from slackwater.ledger.ledger import ModelledCharges
+from slackwater.ledger.run import RoundRecord, Run
 from slackwater.planning.plan import Plan
 
 SCENARIO = """\

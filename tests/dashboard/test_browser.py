@@ -12,16 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from made import HOSTILE, do_rounds, hostile_plan, scenario, small_plan, start_run
-
-sys.path.append(str(Path(__file__).parents[1] / "accounting"))
 from report_runs import replanned
 
 import slackwater as sw
-from slackwater.config import load_scenario
 from slackwater.dashboard.server import Dashboard
-from slackwater.ledger import Attempt, Replan, RunKind
-from slackwater.ledger.kinds import KINDS
-from slackwater.scenario_template import SCENARIO as DEMO
+from slackwater.ledger.journal import Attempt, Replan
+from slackwater.ledger.schema import KINDS, RunKind
+from slackwater.scenario import SCENARIO as DEMO
+from slackwater.scenario import load_scenario
 
 Serve = Callable[..., Dashboard]
 Open = Callable[..., Any]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from made import HOSTILE, do_rounds, hostile_plan, scenario, small_plan, start_run
 
-from slackwater.dashboard import events
+from slackwater.dashboard import runs as events
 from slackwater.dashboard.server import Dashboard
 
 Serve = Callable[..., Dashboard]

@@ -14,12 +14,11 @@ import pytest
 from made import HOSTILE, SCENARIO, hostile_plan, scenario
 
 import slackwater as sw
-from slackwater.cli.serve import open_library
-from slackwater.dashboard.answers import quick_answer, savings_answer
+from slackwater.cli.output_commands import open_library
+from slackwater.dashboard.plan_json import quick_answer, savings_answer
+from slackwater.dashboard.planner_process import Worker
 from slackwater.dashboard.plans import Asked, Outdated, Plans, most_slack
-from slackwater.dashboard.worker import Worker
-from slackwater.dashboard.zone_map import map_answer
-from slackwater.dashboard.zones import PLACES
+from slackwater.dashboard.zone_map import PLACES, map_answer
 from slackwater.errors import InfeasibleError, ScenarioError, SlackwaterError
 from slackwater.planning.problem import Problem
 
@@ -135,7 +134,9 @@ def test_the_process_ends_with_the_dashboard_even_in_the_middle_of_a_job(tmp_pat
     head = SCENARIO.replace("slack = 20", "slack = 150").replace("rounds = 4", "rounds = 60") + "max_parallel = 2\n"
     library = open_library(scenario(tmp_path, head=head))
     problem = library.problem(library.entries()[0].id).problem
-    with subprocess.Popen([sys.executable, "-m", "slackwater.dashboard.worker"], stdin=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "slackwater.dashboard.planner_process"], stdin=subprocess.PIPE
+    ) as process:
         assert process.stdin is not None
         pickle.dump(("best", problem, None), process.stdin)
         process.stdin.flush()

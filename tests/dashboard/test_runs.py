@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from made import do_rounds, small_plan, start_run
-
-sys.path.append(str(Path(__file__).parents[1] / "accounting"))
 from report_runs import replanned
 
 from slackwater.dashboard import runs as module
 from slackwater.dashboard.runs import RunReader
 from slackwater.errors import SlackwaterError
-from slackwater.ledger import ModelledCharges, Run
+from slackwater.ledger.ledger import ModelledCharges
+from slackwater.ledger.run import Run
 
 
 def _reader(folder: Path) -> RunReader:

@@ -10,15 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slackwater.carbon import load_traces
-from slackwater.carbon.traces import INTERPOLATED
 from slackwater.errors import DataError
-from slackwater.intensity import ProviderFeed, archive_of, traces_of
-from slackwater.intensity.feed import SHORTEST
-from slackwater.providers import Cache
-from slackwater.providers.cache import Issue, Place, issue_of
-from slackwater.providers.errors import ProviderError
-from slackwater.providers.values import Answer, Asked, Reading
+from slackwater.intensity.feed import SHORTEST, ProviderFeed, archive_of, traces_of
+from slackwater.intensity.load import load_traces
+from slackwater.intensity.providers.cache import Cache, Issue, Place, issue_of
+from slackwater.intensity.providers.provider_errors import ProviderError
+from slackwater.intensity.providers.readings import Answer, Asked, Reading
+from slackwater.intensity.traces import INTERPOLATED
 from slackwater.units import iso
 
 HOUR = timedelta(hours=1)

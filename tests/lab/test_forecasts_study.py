@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from forecast_cases import archive, traces, write_file
 
 from slackwater.lab.store import Store
 from slackwater.lab.studies import forecasts
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "forecasting"))
-from forecast_cases import archive, traces, write_file
 
 
 @pytest.fixture

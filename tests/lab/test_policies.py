@@ -22,8 +22,7 @@ from slackwater.lab.policies.registry import (
     register_policy,
 )
 from slackwater.lab.policies.speed_policies import REFL, FedCS, Oort, TiFL
-from slackwater.learning.local import LocalWork
-from slackwater.learning.probe import share
+from slackwater.training.local import LocalWork, share
 
 
 class Dice:

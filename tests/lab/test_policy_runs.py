@@ -14,16 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_policies import small_problem
 
-from slackwater import Client, learning
+from slackwater import Client, training
 from slackwater.errors import ScenarioError
 from slackwater.lab import policies
 from slackwater.lab.policies import registry
 from slackwater.lab.policies.policy import Choice, Online, View
 from slackwater.lab.policies.registry import policy_names
-from slackwater.learning.algorithm import Training
-from slackwater.learning.result import Progress, Result
-from slackwater.learning.task import Samples, Task
-from slackwater.ledger import Run
+from slackwater.ledger.run import Run
+from slackwater.training.loop import Progress, Result, Training
+from slackwater.training.task import Samples, Task
 
 SMALL: dict[str, Any] = {"local_steps": 3, "batch_size": 16, "threads": 1, "eval_every": 2}
 
@@ -84,7 +83,7 @@ def task() -> Task:
 
 @pytest.fixture(scope="module")
 def digits() -> Task:
-    return learning.tasks.make("digits", clients=3)
+    return training.tasks.make("digits", clients=3)
 
 
 def same(one: Result, other: Result) -> bool:
@@ -273,7 +272,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(
 def test_a_run_by_a_policy_is_not_taken_for_one_by_a_plan(task: Task, tmp_path: Path) -> None:
     policies.train(small_problem(), task, policy="wants", out=tmp_path / "run", **SMALL)
     with pytest.raises(ScenarioError, match="by the policy 'wants'"):
-        learning.resume(tmp_path / "run", task=task)
+        training.resume(tmp_path / "run", task=task)
 
 
 def test_what_does_not_fit_together_is_refused(task: Task) -> None:

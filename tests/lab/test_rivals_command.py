@@ -124,12 +124,12 @@ def test_the_table() -> None:
 
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).resolve().parents[2] / "docs" / "rivals.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "research" / "rivals.md").read_text(encoding="utf-8")
     (snippet,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     exec(snippet, {})
     built_in = [name for name, factory in _FACTORIES.items() if factory.__module__.startswith("slackwater.")]
     for name in [*PLANNED, *built_in]:
-        assert f"`{name}`" in page, f"docs/rivals.md does not tell of {name}"
+        assert f"`{name}`" in page, f"docs/research/rivals.md does not tell of {name}"
 
 
 def test_a_policy_of_ones_own(tmp_path: Path) -> None:

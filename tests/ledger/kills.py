@@ -10,7 +10,7 @@ import sqlite3
 from typing import Any
 
 RANDOM_KILLS = int(os.environ.get("SLACKWATER_KILLS", "8"))
-"""Random moments that a test tries; more with the environment variable, as in docs/reliability.md."""
+"""Random moments that a test tries; more with the environment variable, as in docs/research/reliability.md."""
 _CALLS = ("open", "fsync", "replace", "unlink")
 
 

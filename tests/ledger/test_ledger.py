@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slackwater.carbon.traces import Provenance, Traces
 from slackwater.errors import SlackwaterError
-from slackwater.ledger import Charge, ChargedTwiceError, EvaluationRecord, ModelledCharges, OverBudgetError, Run
+from slackwater.intensity.traces import Provenance, Traces
+from slackwater.ledger.ledger import Charge, ChargedTwiceError, ModelledCharges, OverBudgetError
+from slackwater.ledger.run import EvaluationRecord, Run
 from slackwater.ledger.schema import VERSION
 from slackwater.planning.fleet import Client
 from slackwater.planning.plan import Plan

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
 from slackwater.errors import SlackwaterError
-from slackwater.ledger import Charge, ChargedTwiceError, OverBudgetError, Run
+from slackwater.ledger.ledger import Charge, ChargedTwiceError, OverBudgetError
+from slackwater.ledger.run import Run
 
 START = datetime(2023, 3, 1, tzinfo=UTC)
 BUDGET = 10.0

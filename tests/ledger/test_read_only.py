@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from slackwater.errors import SlackwaterError
-from slackwater.ledger import Part, Run
 from slackwater.ledger import schema as schema_module
-from slackwater.ledger.run import is_written
+from slackwater.ledger.run import Run, is_written
+from slackwater.ledger.state_files import Part
 
 KILLED = """
 import os, signal, sqlite3, sys

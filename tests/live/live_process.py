@@ -20,7 +20,8 @@ sys.path.append(str(Path(__file__).parents[1] / "ledger"))
 from kills import Steps
 
 from slackwater.errors import SlackwaterError
-from slackwater.live import Reply, Site, Work, carry_out
+from slackwater.live.runner import carry_out
+from slackwater.live.sites import Reply, Site, Work
 
 PAUSE_S = 0.01
 

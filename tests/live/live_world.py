@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slackwater.carbon.traces import Provenance, Traces
+from slackwater.intensity.traces import Provenance, Traces
 from slackwater.ledger.ledger import Charge
 from slackwater.ledger.run import Run
-from slackwater.live import LiveSettings, Reply, Site, Work, prepare
-from slackwater.live.transport import Arrays
+from slackwater.live.folder import LiveSettings, prepare
+from slackwater.live.sites import Arrays, Reply, Site, Work
 from slackwater.planning.fleet import Client
-from slackwater.planning.given import plan_from_matrix
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
+from slackwater.planning.schedule import plan_from_matrix
 
 START = datetime(2023, 3, 1, tzinfo=UTC)
 NAMES = ("lyon", "oslo", "rome")

@@ -17,14 +17,15 @@ from click.testing import CliRunner
 from live_world import Sites
 
 from slackwater.cli.main import cli
-from slackwater.cli.serve import open_library
+from slackwater.cli.output_commands import open_library
 from slackwater.dashboard.runs import RunReader
 from slackwater.errors import SlackwaterError
-from slackwater.live import RunStopped, carry_out
+from slackwater.live.folder import RunStopped
+from slackwater.live.runner import carry_out
 from slackwater.planning.planner import plan as make_plan
 
 pytest.importorskip("flwr")
-from slackwater.flower import launch
+from slackwater.engines.flower import launch
 
 WAYS_OUT = (
     "backup", "Plan again", "again in another", "Start the run anew", "Start it anew", "Start one with", "folder from before",

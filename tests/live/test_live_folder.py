@@ -12,8 +12,9 @@ import pytest
 from live_world import Sites
 
 from slackwater.errors import ScenarioError, SlackwaterError
-from slackwater.live import LiveSettings, RunStopped, carry_out, prepare, read_status
-from slackwater.live.folder import is_live, load_actuals, load_settings
+from slackwater.live.folder import LiveSettings, RunStopped, is_live, load_actuals, load_settings, prepare
+from slackwater.live.runner import carry_out
+from slackwater.live.status import read_status
 
 
 def test_settings_come_back() -> None:

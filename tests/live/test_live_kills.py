@@ -17,13 +17,12 @@ from typing import Any
 import live_world as world
 import pytest
 import torch
+from kills import RANDOM_KILLS
 
 from slackwater.ledger.run import Run
-from slackwater.live import carry_out, read_status
+from slackwater.live.runner import carry_out
+from slackwater.live.status import read_status
 from slackwater.planning.planner import plan as make_plan
-
-sys.path.append(str(Path(__file__).parents[1] / "ledger"))
-from kills import RANDOM_KILLS
 
 ROWS = ["xx.x.xx", "x.xx.xx", ".x.xxxx"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -10,16 +9,14 @@ from pathlib import Path
 import live_world as world
 import numpy as np
 import pytest
+import small_tasks
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "learning"))
-import small_tasks
-
-from slackwater import learning
-from slackwater.learning.flat import FlatModel, ModelMaker
-from slackwater.learning.local import LocalWork, train_locally
-from slackwater.learning.task import Task
-from slackwater.live import Reply, Site, Work, carry_out
+from slackwater import training
+from slackwater.live.runner import carry_out
+from slackwater.live.sites import Reply, Site, Work
+from slackwater.training.local import LocalWork, train_locally
+from slackwater.training.task import FlatModel, ModelMaker, Task
 
 ROWS = ["xx.x.xx", "x.xx.xx", ".x.xxxx"]
 SGD = LocalWork(steps=5, epochs=None, batch_size=16, lr=0.1, weight_decay=5e-4)
@@ -50,7 +47,7 @@ class Trainers:
 @pytest.mark.parametrize("norm", [False, True])
 def test_a_live_run_is_train(tmp_path: Path, aggregator: str, norm: bool) -> None:
     task, plan = small_tasks.classes(norm=norm), world.plan(ROWS, fine_tune=2)
-    wanted = learning.train(
+    wanted = training.train(
         plan,
         task,
         aggregator=aggregator,

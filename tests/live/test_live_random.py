@@ -12,7 +12,7 @@ import pytest
 from live_world import NAMES, Sites
 
 from slackwater.ledger.run import Run
-from slackwater.live import carry_out
+from slackwater.live.runner import carry_out
 from slackwater.planning.planner import plan as make_plan
 
 TRICKS = ["", "", "", "failed", "late", "lost", "silent", "nan", "shape", "long", "empty"]

@@ -16,7 +16,10 @@ from live_world import NAMES, Sites
 
 from slackwater.errors import SlackwaterError
 from slackwater.ledger.run import Run
-from slackwater.live import LiveResult, RunStopped, Site, carry_out, read_status
+from slackwater.live.folder import LiveResult, RunStopped
+from slackwater.live.runner import carry_out
+from slackwater.live.sites import Site
+from slackwater.live.status import read_status
 
 ROWS = ["xx.x.x", "x.xx.x", ".x.xxx"]
 
@@ -183,7 +186,7 @@ def test_answers_that_were_not_asked_for_are_left_out(tmp_path: Path) -> None:
 
 
 def test_work_is_what_local_training_has_always_been(tmp_path: Path) -> None:
-    from slackwater.learning.local import stream
+    from slackwater.training.local import stream
 
     seen: list[tuple[int, str, int, int, Any]] = []
     sites = Sites(
@@ -336,7 +339,7 @@ def test_a_full_disk_is_a_sentence_and_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     from slackwater.ledger import run as run_module
-    from slackwater.ledger import state as state_module
+    from slackwater.ledger import state_files as state_module
 
     connected, synced = run_module.connect, os.fsync
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from live_world import Sites
+from old_schemas import made_older
 
 from slackwater.cli.main import cli
 from slackwater.errors import SlackwaterError
 from slackwater.ledger.run import Run
-from slackwater.live import LiveSettings, Reply, RunStopped, carry_out, read_status
-from slackwater.live.model import LiveModel
+from slackwater.live.folder import LiveSettings, RunStopped
+from slackwater.live.runner import carry_out
+from slackwater.live.sites import Reply
+from slackwater.live.status import read_status
+from slackwater.live.updates import LiveModel
 from slackwater.planning.planner import plan as make_plan
-
-sys.path.append(str(Path(__file__).parents[1] / "ledger"))
-from old_schemas import made_older
 
 ROWS = ["xx.x.xx", "x.xx.xx", ".x.xxxx"]
 GUIDES = ("plan", "replanned")
@@ -120,7 +120,7 @@ def test_the_command_offers_the_last_good_state_before_it_starts_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("flwr")
-    from slackwater.flower import launch
+    from slackwater.engines.flower import launch
 
     asked: list[Path] = []
 

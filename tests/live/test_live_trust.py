@@ -22,12 +22,14 @@ from live_world import Sites
 from slackwater.cli.main import cli
 from slackwater.errors import SlackwaterError
 from slackwater.ledger.run import Run
-from slackwater.live import LiveSettings, RunStopped, Site, carry_out, prepare, trust
-from slackwater.live.folder import SETTINGS, load_settings
+from slackwater.live import trust
+from slackwater.live.folder import SETTINGS, LiveSettings, RunStopped, load_settings, prepare
+from slackwater.live.runner import carry_out
+from slackwater.live.sites import Site
 from slackwater.live.trust import app_hash, state_folder
 
 pytest.importorskip("flwr")
-from slackwater.flower import launch
+from slackwater.engines.flower import launch
 
 SCENARIO = """
 start = 2022-03-01T00:00:00Z

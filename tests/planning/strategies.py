@@ -8,7 +8,7 @@ import numpy as np
 from brute_force import Small
 from hypothesis import strategies as st
 
-from slackwater.carbon.traces import Traces
+from slackwater.intensity.traces import Traces
 from slackwater.planning.fleet import Client
 from slackwater.planning.problem import Problem
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import slackwater as sw
-from slackwater.learning.aggregators import Stride
-from slackwater.learning.registry import make_aggregator
-from slackwater.planning import auto, quality
-from slackwater.planning.given import plan_from_matrix
-from slackwater.planning.stage import BUDGET_ROUNDING
+from slackwater.planning import auto
+from slackwater.planning import auto as quality
+from slackwater.planning.exact import BUDGET_ROUNDING
+from slackwater.planning.schedule import plan_from_matrix
+from slackwater.training.aggregators import Stride, make_aggregator
 
 ZONES = ["BE", "GB", "FI", "FR"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slackwater.errors import ScenarioError
-from slackwater.planning.availability import available_slots
+from slackwater.planning.fleet import available_slots
 
 MONDAY = datetime(2022, 1, 3, tzinfo=UTC)
 HOUR, DAY, WEEK = 60, 24, 168

@@ -4,12 +4,11 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from slackwater.carbon import Provenance, Traces
 from slackwater.errors import DataError, InfeasibleError, ScenarioError
-from slackwater.planning import compare as module
-from slackwater.planning.compare import compare
+from slackwater.intensity.traces import Provenance, Traces
+from slackwater.planning import planner as module
 from slackwater.planning.fleet import Client
-from slackwater.planning.planner import plan
+from slackwater.planning.planner import compare, plan
 from slackwater.planning.problem import Problem
 
 START = datetime(2022, 1, 1, tzinfo=UTC)

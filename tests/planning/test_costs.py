@@ -13,8 +13,8 @@ import pytest
 
 import slackwater as sw
 from slackwater.errors import ScenarioError
-from slackwater.ledger.modelled import ModelledCharges
-from slackwater.planning.baseline import no_slack_plan
+from slackwater.ledger.ledger import ModelledCharges
+from slackwater.planning.schedule import no_slack_plan
 from slackwater.planning.storage import plan_from_dict, plan_to_dict
 from slackwater.replanning.remaining import remaining_problem
 

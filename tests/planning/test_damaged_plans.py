@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import slackwater as sw
+from slackwater.charts import terminal
 from slackwater.cli.main import cli
 from slackwater.planning.storage import LIMIT_VARIABLE, most_bytes, plan_from_dict
-from slackwater.report import terminal
 
 SCENARIO = """
 start = 2022-03-01T00:00:00Z

@@ -95,7 +95,7 @@ def test_proved_on_the_papers_data_for_every_end(shared_data: Path, rounds: int,
 
 
 def test_where_the_papers_objective_peaks(shared_data: Path) -> None:
-    """The end times that `docs/planning.md` names; g_max over the whole horizon."""
+    """The end times that `docs/concepts/planning.md` names; g_max over the whole horizon."""
     assert sw.plan(paper_problem(shared_data, 3, 0.1)).end in (43, 44)
     assert 136 <= sw.plan(paper_problem(shared_data, 10, 0.1)).end <= 139
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import slackwater as sw
-from slackwater.planning.given import plan_from_matrix
+from slackwater.planning.schedule import plan_from_matrix
 
 CHEAP, DEAR, DEAREST = 0.1, 0.5, 0.6
 

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from slackwater.carbon import Provenance, Traces, load_traces
 from slackwater.errors import DataError, ScenarioError
+from slackwater.intensity.load import load_traces
+from slackwater.intensity.traces import Provenance, Traces
 from slackwater.planning.savings import client_savings, group_savings, study
 
 START = datetime(2022, 1, 1, tzinfo=UTC)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import slackwater as sw
-from slackwater.planning import selection
+from slackwater.planning import exact as selection
 
 ZONES = ("FR", "DE", "GB", "SE-SE3", "PL")
 

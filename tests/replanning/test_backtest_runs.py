@@ -10,14 +10,15 @@ import pytest
 from worlds import HISTORY, START, daily, problem, traces
 
 import slackwater as sw
-from slackwater.carbon.traces import Provenance, Traces
 from slackwater.errors import DataError, ScenarioError
-from slackwater.forecasting import ForecastArchive, Oracle, Persistence
-from slackwater.forecasting.forecast import Forecast
-from slackwater.planning.given import plan_from_matrix
-from slackwater.replanning import Settings, backtest, blind, spread_starts
-from slackwater.replanning.adversarial import ADVERSARIAL, adversary
-from slackwater.replanning.choices import archive_actuals
+from slackwater.intensity.forecast.archive import ForecastArchive
+from slackwater.intensity.forecast.base import Forecast, Persistence
+from slackwater.intensity.forecast.forecasters import Oracle
+from slackwater.intensity.traces import Provenance, Traces
+from slackwater.planning.schedule import plan_from_matrix
+from slackwater.replanning import backtest
+from slackwater.replanning.backtest import ADVERSARIAL, adversary, archive_actuals, blind, spread_starts
+from slackwater.replanning.run_state import Settings
 
 TRUTH = traces(daily(4, HISTORY + 24 * 20, seed=11))
 

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from worlds import HISTORY, daily, forecast, problem, traces
 
 import slackwater as sw
-from slackwater.carbon.traces import Traces
 from slackwater.errors import DataError, ScenarioError, SlackwaterError
-from slackwater.forecasting.forecast import Forecast
-from slackwater.replanning import Controller, Settings, State, blind
-from slackwater.replanning.controller import Step
+from slackwater.intensity.forecast.base import Forecast
+from slackwater.intensity.traces import Traces
+from slackwater.replanning.backtest import blind
+from slackwater.replanning.controller import Controller, Step
+from slackwater.replanning.run_state import Settings, State
 
 _ROUNDING = 1 + 1e-9
 

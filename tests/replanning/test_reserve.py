@@ -13,16 +13,25 @@ import pytest
 from numpy.typing import NDArray
 from worlds import HISTORY, START, daily, forecast, problem, traces
 
-from slackwater.carbon.traces import Traces
 from slackwater.errors import DataError
-from slackwater.forecasting import ForecastArchive, Persistence
-from slackwater.forecasting.files import Issues, hours_since_1970
-from slackwater.forecasting.forecast import Forecast
-from slackwater.replanning import Controller, Replay, Settings, State, backtest, blind, replay_before
-from slackwater.replanning.backtest import first_plan
-from slackwater.replanning.choices import first_issue
-from slackwater.replanning.replay import LEAST, MOST, _excess, by_part, replay
-from slackwater.replanning.reserve import WIDENED, interval_kg, usable_share
+from slackwater.intensity.forecast.archive import ForecastArchive, Issues, hours_since_1970
+from slackwater.intensity.forecast.base import Forecast, Persistence
+from slackwater.intensity.traces import Traces
+from slackwater.replanning import backtest
+from slackwater.replanning.backtest import blind, first_issue, first_plan, replay_before
+from slackwater.replanning.controller import Controller
+from slackwater.replanning.reserve import (
+    LEAST,
+    MOST,
+    WIDENED,
+    Replay,
+    _excess,
+    by_part,
+    interval_kg,
+    replay,
+    usable_share,
+)
+from slackwater.replanning.run_state import Settings, State
 
 KNOWN = traces(daily(3, 10 * 24, seed=7))
 DAYS = 60

@@ -7,7 +7,7 @@ import pytest
 from worlds import daily, traces
 
 from slackwater.errors import DataError
-from slackwater.replanning import Bounds
+from slackwater.replanning.reserve import Bounds
 
 _DAY = 24
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import slackwater as sw
-from slackwater.carbon.traces import Traces
-from slackwater.forecasting.forecast import Forecast
+from slackwater.intensity.forecast.base import Forecast
+from slackwater.intensity.traces import Traces
 
 START = datetime(2023, 3, 1, tzinfo=UTC)
 HISTORY = 8 * 24

@@ -5,31 +5,24 @@ from __future__ import annotations
 import csv
 import io
 import re
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from pypdf import PdfReader
+from report_runs import HOSTILE, eventful, plan, rich_plan, write
 from rich.console import Console
 
-sys.path.append(str(Path(__file__).parents[1] / "accounting"))
-from report_runs import HOSTILE, eventful, plan, rich_plan, write
-
-from slackwater.accounting import ReportSettings, Statement, make_statement
-from slackwater.accounting.cells import safe
-from slackwater.accounting.codecarbon import emissions_csv
-from slackwater.accounting.lines import lines_csv
-from slackwater.accounting.model_card import model_card
-from slackwater.planning.given import plan_from_matrix
-from slackwater.report.emissions import tables
-from slackwater.report.emissions.blocks import Document, Table
-from slackwater.report.emissions.content import document
-from slackwater.report.emissions.html import page
-from slackwater.report.emissions.numbers import Kilograms
-from slackwater.report.emissions.pdf import write_pdf
-from slackwater.report.emissions.terminal import summary
+from slackwater.planning.schedule import plan_from_matrix
+from slackwater.report import tables
+from slackwater.report.account import ReportSettings
+from slackwater.report.blocks import Document, Kilograms, Table
+from slackwater.report.content import document, summary
+from slackwater.report.exports import emissions_csv, lines_csv, model_card, safe
+from slackwater.report.html import page
+from slackwater.report.pdf import write_pdf
+from slackwater.report.statement import Statement, make_statement
 
 ALLOWED = {
     "html", "head", "meta", "title", "style", "body", "header", "h1", "h2", "h3", "p", "main", "section", "div",

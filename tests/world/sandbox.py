@@ -22,7 +22,7 @@ from typing import Any, Literal
 from grids import HOUR, ElectricityMapsWorld, EnergyChartsWorld, Fault, Moving, NesoWorld, Server
 from recount import check
 
-from slackwater.flower.new import new_app
+from slackwater.engines.flower.app import new_app
 from slackwater.time_source import VARIABLE, VirtualTime
 from slackwater.units import iso
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from slackwater.charts import style
+from slackwater.charts.style import new_figure, tidy
 from slackwater.errors import InfeasibleError
 from slackwater.lab.paper import published
 from slackwater.lab.paper.cells import Cell, Store
 from slackwater.lab.paper.output import Output
 from slackwater.lab.paper.setting import ENDS, HOURS, Source, problem
 from slackwater.planning.planner import plan
-from slackwater.report import style
-from slackwater.report.canvas import new_figure, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

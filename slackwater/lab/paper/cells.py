@@ -16,11 +16,10 @@ from slackwater.lab import store
 from slackwater.lab.markov_participation import Process, generate
 from slackwater.lab.markov_participation import cells as processes
 from slackwater.lab.paper.setting import ALPHA, ENDS, HOURS, ZONES, Source, problem
-from slackwater.planning.baseline import no_slack_plan
-from slackwater.planning.given import plan_from_matrix
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan
 from slackwater.planning.problem import Problem
+from slackwater.planning.schedule import no_slack_plan, plan_from_matrix
 
 LOCAL_STEPS, BATCH, LR = 45, 32, 0.1
 """Their no-slack column is the paper's at a bearable cost: `slackwater paper setting` is the search."""

@@ -11,25 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slackwater.carbon import Traces, available_zones, load_traces
+from slackwater.charts import style
+from slackwater.charts.figures import savings_by_clients, savings_heatmap
+from slackwater.charts.style import new_figure, tidy
 from slackwater.errors import DataError, InfeasibleError
+from slackwater.intensity.load import available_zones, load_traces
+from slackwater.intensity.traces import Traces
 from slackwater.lab.markov_participation import cells as processes
 from slackwater.lab.paper import published
-from slackwater.lab.paper.cells import (
-    ALPHA_BUDGETS,
-    ALPHAS,
-    PROCESS_FINE_TUNE,
-    Cell,
-    Store,
-)
+from slackwater.lab.paper.cells import ALPHA_BUDGETS, ALPHAS, PROCESS_FINE_TUNE, Cell, Store
 from slackwater.lab.paper.output import Output
 from slackwater.lab.paper.setting import NAMES, START, ZONES, Source, problem
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan
 from slackwater.planning.savings import SavingsStudy, study
-from slackwater.report import style
-from slackwater.report.canvas import new_figure, tidy
-from slackwater.report.charts import savings_by_clients, savings_heatmap
 from slackwater.units import G_PER_KG
 
 if TYPE_CHECKING:

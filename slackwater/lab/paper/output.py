@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slackwater.atomic import write_whole
-from slackwater.report.canvas import save
-from slackwater.report.style import FONT_PT, SYNTHETIC, WARNING
+from slackwater.charts.style import FONT_PT, SYNTHETIC, WARNING, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

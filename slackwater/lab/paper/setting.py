@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from slackwater.carbon import Factor, Traces, load_traces
+from slackwater.intensity.load import load_traces
+from slackwater.intensity.traces import Factor, Traces
 from slackwater.planning.fleet import Client
 from slackwater.planning.problem import Problem
 

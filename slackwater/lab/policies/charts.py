@@ -12,11 +12,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from slackwater.charts import style
+from slackwater.charts.result_charts import title_kinds
+from slackwater.charts.style import new_figure, tidy
 from slackwater.lab.policies.comparison import KIND, Line
-from slackwater.ledger.kinds import KINDS
-from slackwater.report import style
-from slackwater.report.canvas import new_figure, tidy
-from slackwater.report.training import title_kinds
+from slackwater.ledger.schema import KINDS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

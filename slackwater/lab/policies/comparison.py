@@ -22,12 +22,12 @@ from slackwater.errors import ScenarioError
 from slackwater.lab import store
 from slackwater.lab.policies.registry import PLANNED, split_method
 from slackwater.lab.store import DIVERGED, INFEASIBLE
-from slackwater.ledger.run import RunKind
+from slackwater.ledger.schema import RunKind
 from slackwater.planning.problem import Problem
 
 if TYPE_CHECKING:
-    from slackwater.learning.result import Result
-    from slackwater.learning.task import Task
+    from slackwater.training.loop import Result
+    from slackwater.training.task import Task
 
 KIND: RunKind = "simulated"
 """Kind of every run of a comparison: cells are trained without waiting for their hours."""
@@ -86,11 +86,11 @@ def sweep(cells: Iterable[Cell], problem: Problem, setting: Setting, kept: Store
 
 def train_cell(cell: Cell, problem: Problem, setting: Setting) -> store.Row:
     """Train one cell on one thread and return what was measured."""
-    from slackwater import learning
+    from slackwater import training
 
     given = {"data": setting.task_data, "model": setting.model}
-    takes = learning.tasks.option_names(setting.task)
-    task = learning.tasks.make(
+    takes = training.tasks.option_names(setting.task)
+    task = training.tasks.make(
         setting.task,
         clients=len(problem.fleet),
         seed=cell.seed,
@@ -104,7 +104,7 @@ def train_cell(cell: Cell, problem: Problem, setting: Setting) -> store.Row:
 
 
 def _trained(cell: Cell, problem: Problem, task: Task, setting: Setting) -> Result:
-    from slackwater import learning
+    from slackwater import training
     from slackwater.lab import policies
 
     how: dict[str, Any] = {
@@ -119,7 +119,7 @@ def _trained(cell: Cell, problem: Problem, task: Task, setting: Setting) -> Resu
     name, other = split_method(cell.method)
     if name in PLANNED:
         plan, aggregator = PLANNED[name].make(problem)
-        return learning.train(plan, task, aggregator=other or aggregator, **how)
+        return training.train(plan, task, aggregator=other or aggregator, **how)
     if other is not None:
         how["aggregator"] = other
     return policies.train(

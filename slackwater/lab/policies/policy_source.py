@@ -14,16 +14,14 @@ from torch import Tensor
 
 from slackwater.errors import ScenarioError
 from slackwater.lab.policies.policy import Choice, Floats, Policy, View
-from slackwater.learning.guide import ScheduledRound, TrainingState
-from slackwater.learning.local import LocalWork, stream
-from slackwater.learning.probe import Probe, share
-from slackwater.ledger.ledger import Charge, Ledger
-from slackwater.ledger.modelled import ModelledCharges
+from slackwater.ledger.ledger import Charge, Ledger, ModelledCharges
 from slackwater.ledger.run import RoundRecord
-from slackwater.planning.given import unproved_plan
+from slackwater.planning.exact import BUDGET_ROUNDING
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
-from slackwater.planning.stage import BUDGET_ROUNDING
+from slackwater.planning.schedule import unproved_plan
+from slackwater.training.local import LocalWork, Probe, share, stream
+from slackwater.training.schedule_source import ScheduledRound, TrainingState
 
 Probes = Literal["charged", "free"]
 PROBE_SAMPLES = 512
@@ -31,7 +29,7 @@ PROBE_SAMPLES = 512
 PROBE = 1
 """Attempt number of a probe in the ledger: 0 is the client's training in the same slot."""
 _POLICY = 4
-"""Purpose of a random stream, next to those in `slackwater.learning`."""
+"""Purpose of a random stream, next to those in `slackwater.training`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,10 @@ from slackwater.lab.policies.carbon_policies import CaFed, FedCarbon, Greed, Low
 from slackwater.lab.policies.fedzero import FedZero, FreshFedZero
 from slackwater.lab.policies.policy import Policy
 from slackwater.lab.policies.speed_policies import REFL, FedCS, Oort, TiFL
-from slackwater.planning.baseline import no_slack_plan
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan
 from slackwater.planning.problem import Problem
+from slackwater.planning.schedule import no_slack_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ PLANNED = {
     "carbon-greedy": Planned(_carbon_greedy, "fedavg"),
     "no-slack": Planned(no_slack_plan, "fedavg"),
 }
-"""docs/rivals.md says what each is."""
+"""docs/research/rivals.md describes each."""
 
 Factory = Callable[..., Policy]
 """Called without arguments, or with the number after the colon of a name like `oort:2`: clients a round."""

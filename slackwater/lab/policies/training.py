@@ -1,4 +1,4 @@
-"""Train by a policy and resume such a run: the training loop of `slackwater.learning`, with the policy as its source."""
+"""Train by a policy and resume such a run: the training loop of `slackwater.training`, with the policy as its source."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from slackwater.errors import ScenarioError
 from slackwater.lab.policies.policy import Policy
 from slackwater.lab.policies.policy_source import PROBE_SAMPLES, PolicySettings, PolicySource, Probes, empty_plan
 from slackwater.lab.policies.registry import make_policy
-from slackwater.learning.algorithm import Callback
-from slackwater.learning.fitting import described, plan_of, rebuilt
-from slackwater.learning.loop import carry_out, check_same_data
-from slackwater.learning.result import Result
-from slackwater.learning.settings import Settings
-from slackwater.learning.task import Task
 from slackwater.ledger.run import Run
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
+from slackwater.training.loop import Callback, Result, carry_out, check_same_data
+from slackwater.training.settings import Settings, described, plan_of, rebuilt
+from slackwater.training.task import Task
 
 
 def train(

@@ -17,7 +17,7 @@ import slackwater as sw
 from slackwater.lab.paper.setting import Source, problem
 from slackwater.lab.store import RESULTS, Row, Store, sweep, trained
 from slackwater.lab.tables import accuracy, line, under
-from slackwater.planning.baseline import no_slack_plan
+from slackwater.planning.schedule import no_slack_plan
 
 ROUNDS, ENDS = 3, (50, 150, 20, 110)
 AGGREGATORS = ("memory", "ufedavg", "fedavg", "mifa", "normalised", "fedvarp", "fedstale")

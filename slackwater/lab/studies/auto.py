@@ -1,4 +1,4 @@
-"""Find accuracy per kilogram: rules and schedules on a small network, for `slackwater plan --auto` (docs/auto.md).
+"""Find accuracy per kilogram: rules and schedules on a small network, for `slackwater plan --auto` (docs/research/auto.md).
 
     python -m slackwater.lab auto run [SET ..] --data ../shared/data/ci_paper7 --task-data ../shared/data/mnist
     python -m slackwater.lab auto table [TABLE ..] --data ../shared/data/ci_paper7
@@ -41,7 +41,7 @@ from slackwater.lab.studies.auto_cells import (
     best_cell,
 )
 from slackwater.lab.tables import line, under
-from slackwater.planning.quality import quality
+from slackwater.planning.auto import quality
 
 data_option = click.option("--data", default="typical", help="Carbon intensity: the folder of the seven zones.")
 results_option = click.option("--results", type=click.Path(path_type=Path), default=RESULTS / "auto.jsonl")

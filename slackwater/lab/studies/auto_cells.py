@@ -19,9 +19,9 @@ from slackwater.lab.paper.setting import ENDS, POWER_W, SLACK, START, ZONES
 from slackwater.lab.store import DIVERGED, INFEASIBLE, TRAINED, Row
 from slackwater.lab.studies import auto_rules, auto_trainer
 from slackwater.planning.auto import RECALL
-from slackwater.planning.baseline import no_slack_plan
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
+from slackwater.planning.schedule import no_slack_plan
 
 LOCAL_STEPS, LR = 30, 0.1
 _FAR_KG = 1e4

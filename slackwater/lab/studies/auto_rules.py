@@ -1,4 +1,4 @@
-"""Aggregation rules that were tried for `slackwater plan --auto`; the useful ones are in slackwater.learning.aggregators.
+"""Aggregation rules that were tried for `slackwater plan --auto`; the useful ones are in slackwater.training.aggregators.
 
 A candidate has a name like `memory:0.9+slots+step=1.5`: a rule with its number, then its changes.
 """
@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import slackwater as sw
-from slackwater.learning.aggregators import Aggregate, Aggregator, Echo, Participation, State, Stride
-from slackwater.learning.registry import make_aggregator
+from slackwater.training.aggregators import Aggregate, Aggregator, Echo, Participation, State, Stride, make_aggregator
 
 
 def make(spec: str, plan: sw.Plan) -> Aggregator:

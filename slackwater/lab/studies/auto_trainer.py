@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 import slackwater as sw
-from slackwater.learning.aggregators import Aggregator, FedAvg, Participation
-from slackwater.learning.local import BATCHES, LocalWork, batches, stream
-from slackwater.learning.models import mlp
-from slackwater.learning.task import Samples, Task
+from slackwater.training.aggregators import Aggregator, FedAvg, Participation
+from slackwater.training.local import BATCHES, LocalWork, batches, stream
+from slackwater.training.task import Samples, Task
+from slackwater.training.tasks import mlp
 
 HIDDEN, CLASSES = 64, 10
 BATCH, WEIGHT_DECAY = 128, 5e-4

@@ -1,4 +1,4 @@
-"""Back-test runs of the past, planned on the forecasts of their time: the figures of docs/replanning.md.
+"""Back-test runs of the past, planned on the forecasts of their time: the figures of docs/research/forecasts.md.
 
     python -m slackwater.lab backtests run --study carboncast --forecasts ../shared/data/forecasts
     python -m slackwater.lab backtests run --study carboncast-fi --forecasts ../shared/data/forecasts
@@ -25,13 +25,19 @@ import click
 import numpy as np
 
 import slackwater as sw
-from slackwater.forecasting.files import read_archive
+from slackwater.intensity.forecast.archive import read_archive
 from slackwater.lab.store import RESULTS, Row, Store, sweep
 from slackwater.lab.tables import line
-from slackwater.replanning import Settings, backtest, replay_before, spread_starts
-from slackwater.replanning.adversarial import ADVERSARIAL
-from slackwater.replanning.backtest import first_plan
-from slackwater.replanning.choices import archive_actuals, backtest_forecaster
+from slackwater.replanning import backtest
+from slackwater.replanning.backtest import (
+    ADVERSARIAL,
+    archive_actuals,
+    backtest_forecaster,
+    first_plan,
+    replay_before,
+    spread_starts,
+)
+from slackwater.replanning.run_state import Settings
 from slackwater.units import iso
 
 ROUNDS, SLACK, POWER_W = 10, 90, 300

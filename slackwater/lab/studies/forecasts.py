@@ -22,14 +22,17 @@ import click
 import numpy as np
 
 from slackwater.atomic import write_whole
-from slackwater.carbon import Traces, available_zones, load_traces
-from slackwater.forecasting import Blend, ErrorModel, Forecast, Forecaster, forecaster, read_archive
-from slackwater.forecasting import blend as blending
-from slackwater.forecasting import ridge as ridging
-from slackwater.forecasting.backtest import REPLANNING, BackTest, backtest, window_starts
-from slackwater.forecasting.features import EDGES_H
-from slackwater.forecasting.features import FEATURES as HISTORY_FEATURES
-from slackwater.forecasting.files import ForecastArchive, hours_since_1970
+from slackwater.intensity.forecast import blend as blending
+from slackwater.intensity.forecast import ridge as ridging
+from slackwater.intensity.forecast.archive import ForecastArchive, hours_since_1970, read_archive
+from slackwater.intensity.forecast.base import Forecast, Forecaster
+from slackwater.intensity.forecast.blend import Blend
+from slackwater.intensity.forecast.forecasters import ErrorModel, forecaster
+from slackwater.intensity.forecast.ridge import EDGES_H
+from slackwater.intensity.forecast.ridge import FEATURES as HISTORY_FEATURES
+from slackwater.intensity.forecast.skill import REPLANNING, BackTest, backtest, window_starts
+from slackwater.intensity.load import available_zones, load_traces
+from slackwater.intensity.traces import Traces
 from slackwater.lab.store import RESULTS, Row, Store, sweep
 from slackwater.lab.tables import line, under
 
@@ -159,7 +162,7 @@ class _Knowing:
 @main.command()
 @results_option
 def table(results: Path) -> None:
-    """Print the tables of docs/forecasting.md from what is stored."""
+    """Print the tables of docs/research/forecasts.md from what is stored."""
     stored = Store(results, Cell).rows()
     for measure in MEASURES:
         rows = [row for cell in stored if cell["measure"] == measure for row in cell["rows"]]

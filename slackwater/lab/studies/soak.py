@@ -2,7 +2,7 @@
 
     python -m slackwater.lab soak same         # 7 SuperNodes, over 20 slots: the model is that of the run in process
     python -m slackwater.lab soak faults       # 36 faults at random moments, each checked by an independent recount
-    python -m slackwater.lab soak table        # into docs/reliability.md
+    python -m slackwater.lab soak table        # into docs/research/reliability.md
 
 It needs Linux, and root for the full disk (a tmpfs).
 """
@@ -32,21 +32,21 @@ import numpy as np
 
 import slackwater as sw
 from slackwater.atomic import write_whole
+from slackwater.engines.flower.app import new_app
 from slackwater.flower import in_process
-from slackwater.flower.new import new_app
 from slackwater.lab.store import RESULTS, Row, Store
 from slackwater.lab.studies import use_tests
 from slackwater.lab.tables import line, under, write_between
-from slackwater.ledger import Run
-from slackwater.live import LiveSettings, prepare
+from slackwater.ledger.run import Run
+from slackwater.live.folder import LiveSettings, prepare
 
-use_tests("flower")
+use_tests("engines")
 from light_app import light_app  # type: ignore[import-not-found]  # noqa: E402
 from plans import final_model  # type: ignore[import-not-found]  # noqa: E402
 from processes import BIN, LINK, Deployment, kill_tree, until  # type: ignore[import-not-found]  # noqa: E402
 from recount import check  # type: ignore[import-not-found]  # noqa: E402
 
-PAGE = Path("docs") / "reliability.md"
+PAGE = Path("docs") / "research" / "reliability.md"
 BEGIN, END = "<!-- soak: written by `python -m slackwater.lab soak table` -->", "<!-- end of soak -->"
 SAME, FAULTS = "same", "faults"
 START = datetime(2022, 3, 1, tzinfo=UTC)
@@ -175,7 +175,7 @@ def faults(each: int, slot_seconds: float, kinds: str, seed: int, results: Path)
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS / "soak.jsonl")
 @click.option("--page", type=click.Path(path_type=Path), default=PAGE)
 def table(results: Path, page: Path) -> None:
-    """Write the tables into docs/reliability.md, between the marks."""
+    """Write the tables into docs/research/reliability.md, between the marks."""
     text = tables(Store(results, Cell).rows())
     write_between(page, BEGIN, END, text, otherwise=r"<!-- Filled in from the soak.*?-->")
 

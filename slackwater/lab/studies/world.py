@@ -1,7 +1,7 @@
 """Run a week of hourly slots on seven sites in the test world (tests/world), with each of its faults and with all.
 
     python -m slackwater.lab world run         # all cells, some minutes each
-    python -m slackwater.lab world table       # into docs/reliability.md
+    python -m slackwater.lab world table       # into docs/research/reliability.md
 
 It starts the real commands as processes with their default options; time is virtual (SLACKWATER_CLOCK).
 """
@@ -22,7 +22,7 @@ from slackwater.lab.store import RESULTS, Row, Store, sweep
 from slackwater.lab.studies import use_tests
 from slackwater.lab.tables import line, under, write_between
 
-use_tests("providers", "flower", "world")
+use_tests("intensity/providers", "engines", "world")
 from grids import Fault  # type: ignore[import-not-found]  # noqa: E402
 from sandbox import (  # type: ignore[import-not-found]  # noqa: E402
     START,
@@ -34,7 +34,7 @@ from sandbox import (  # type: ignore[import-not-found]  # noqa: E402
     said,
 )
 
-PAGE = Path("docs") / "reliability.md"
+PAGE = Path("docs") / "research" / "reliability.md"
 BEGIN, END = "<!-- world: written by `python -m slackwater.lab world table` -->", "<!-- end of world -->"
 SITES = {
     "electricitymaps": {
@@ -150,17 +150,15 @@ def tables(cells: list[Row]) -> str:
             "exact",
             "re-plans",
             "trainings lost",
-            "warnings",
         ),
-        under(10),
+        under(9),
     ]
     for cell in cells:
         kept = cell["spent_when_done_kg"] <= cell["budget_kg"] and cell["spent_kg"] <= cell["budget_kg"]
         kg = f"{cell['spent_kg']:.2f} of {cell['budget_kg']:.2f}"
         yes = [_yes(kept), _yes(cell["unsettled"] == 0), _yes(cell["exact"])]
-        warnings = "; ".join(cell["said"][:2]) or "none"
         values = (cell["provider"], KINDS[cell["kind"]], cell["rounds"], kg, *yes, cell["replans"], cell["lost"])
-        lines.append(line(*values, warnings))
+        lines.append(line(*values))
     return "\n".join(lines)
 
 

@@ -1,0 +1,229 @@
+"""Results of training and of back-tests: tables, pictures and the data behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from slackwater.charts import style
+from slackwater.charts.style import new_figure, tidy
+from slackwater.ledger.schema import KINDS, RunKind
+from slackwater.replanning.backtest import Backtest, Summary
+from slackwater.units import iso
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from slackwater.training.loop import Result
+
+_LONGEST_NAME = 20
+
+
+def summary(results: Mapping[str, Result], *, synthetic: bool = False) -> RenderableType:
+    """Show runs side by side, the most accurate first, and what a reader must know about them."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("run")
+    for name in ("accuracy", "worst client", "loss F", "kg", "of budget", "rounds", "updates", "seconds"):
+        table.add_column(name, justify="right", min_width=12 if name == "worst client" else None)
+    for name, result in sorted(results.items(), key=lambda item: -item[1].accuracy):
+        table.add_row(
+            Text(style.shortened(name, _LONGEST_NAME)),
+            f"{result.accuracy:.2%}",
+            Text(_worst(result)),
+            "-" if result.loss is None else f"{result.loss:.4f}",
+            f"{result.emissions_kg:.4f}",
+            f"{result.emissions_kg / result.budget_kg:.1%}",
+            f"{len(result.history):,}",
+            f"{sum(len(record.participants) for record in result.history):,}",
+            f"{result.seconds:.1f}",
+        )
+    legend = (
+        "accuracy: on the global test set; worst client: on its own distribution; loss F: mean over the clients' "
+        "training losses; updates: client-rounds."
+    )
+    lines = [Text(legend, style="dim")]
+    lines += [Text(KINDS[kind].sentence, style="yellow") for kind in _kinds(results)]
+    if synthetic:
+        lines.append(style.synthetic_note())
+    lines += [Text(note, style="yellow") for note in _notes(results)]
+    lines += [Text(f"{name}: {result.folder}", style="dim") for name, result in results.items() if result.folder]
+    return Group(table, *lines)
+
+
+def accuracy_chart(results: Mapping[str, Result], *, synthetic: bool = False) -> Figure:
+    """Draw test accuracy against kg spent, one line a run."""
+    figure = new_figure(1.4 * style.COLUMN_IN, 3.0)
+    axes = figure.subplots()
+    for number, (name, result) in enumerate(results.items()):
+        points = [(record.spent_kg, record.accuracy) for record in result.history if record.accuracy is not None]
+        axes.plot(
+            [kg for kg, _ in points],
+            [100 * accuracy for _, accuracy in points],
+            marker=style.MARKERS[number % len(style.MARKERS)],
+            markersize=3.5,
+            linewidth=1.2,
+            color=style.SERIES[number % len(style.SERIES)],
+            label=f"{style.shortened(name, _LONGEST_NAME)}: {result.accuracy:.1%}".replace("$", r"\$"),
+        )
+    for budget_kg in sorted({result.budget_kg for result in results.values()}):
+        axes.axvline(budget_kg, color=style.MUTED, linestyle=":", linewidth=1.0, label="budget")
+    axes.set_xlim(left=0)
+    tidy(axes, grid="both", xlabel="kg CO$_2$e spent", ylabel="test accuracy, %")
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=style.FONT_PT)
+    title_kinds(figure, _kinds(results), synthetic=synthetic)
+    return figure
+
+
+def title_kinds(figure: Figure, kinds: Sequence[RunKind], *, synthetic: bool) -> None:
+    """Write above a chart what kind of runs it shows, and whether their intensity is synthetic."""
+    words = [*(KINDS[kind].title + "s" for kind in kinds), *([style.SYNTHETIC] if synthetic else [])]
+    if words:
+        figure.suptitle(", ".join(words), fontsize=style.FONT_PT, color=style.WARNING, fontweight="bold")
+
+
+def _kinds(results: Mapping[str, Result]) -> list[RunKind]:
+    """Return the kinds of these runs that are not live."""
+    return [kind for kind in dict.fromkeys(result.kind for result in results.values()) if kind != "live"]
+
+
+def to_dict(result: Result) -> dict[str, Any]:
+    """Return a result in plain types."""
+    return {
+        "kind": result.kind,
+        "accuracy": result.accuracy,
+        "worst_client_accuracy": result.worst_client_accuracy,
+        "client_accuracy": dict(result.client_accuracy),
+        "loss": result.loss,
+        "test_loss": result.test_loss,
+        "last_accuracy": result.last_accuracy,
+        "emissions_kg": result.emissions_kg,
+        "budget_kg": result.budget_kg,
+        "seconds": result.seconds,
+        "never": list(result.never),
+        "notes": list(result.notes),
+        "folder": None if result.folder is None else str(result.folder),
+        "history": [
+            {
+                "slot": record.slot,
+                "slot_start": iso(record.slot_start),
+                "in_window": record.in_window,
+                "participants": list(record.participants),
+                "loss": record.loss,
+                "accuracy": record.accuracy,
+                "spent_kg": record.spent_kg,
+            }
+            for record in result.history
+        ],
+    }
+
+
+def _worst(result: Result) -> str:
+    if result.worst_client_accuracy is None:
+        return "-"
+    name = min(result.client_accuracy, key=lambda client: result.client_accuracy[client])
+    return f"{style.shortened(name, 12)} {result.worst_client_accuracy:.2%}"
+
+
+def _notes(results: Mapping[str, Result]) -> list[str]:
+    """Return each note once, with the run's name unless it is true of all."""
+    every = {
+        note: [name for name, result in results.items() if note in result.notes]
+        for result in results.values()
+        for note in result.notes
+    }
+    return [note if len(names) == len(results) else f"{', '.join(names)}: {note}" for note, names in every.items()]
+
+
+_LONGEST = 24
+_NOTE = (
+    "Objective (mean and least) and slots are % of the plan with perfect foresight; plan (as the first expected "
+    "it), real (as it came) and unused are % of the budget. Over: runs that emitted more than the budget. Breach: slots that "
+    "emitted more than the upper bound they were held at. Window: kept/moved/shortened/dropped."
+)
+
+
+def replan_text(slots: int | None, slot_minutes: int = 60) -> str:
+    """Return in words how often was re-planned."""
+    if slots is None:
+        return "never"
+    hours = slots * slot_minutes / 60
+    return f"{hours:g}h"
+
+
+def backtest_table(summaries: Sequence[Summary], *, synthetic: bool, slot_minutes: int = 60) -> RenderableType:
+    """Show a line for each forecast and re-planning interval."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("forecast", overflow="ellipsis", no_wrap=True)
+    for name in ("re-plan", "runs", "objective", "least", "slots", "plan", "real", "unused"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("over", "breach", "window"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in summaries:
+        shares = (one.share_mean, one.share_least, one.slots_share_mean)
+        of_budget = (one.planned_mean, one.realised_mean, one.unused_mean)
+        window = (one.window_kept, one.window_moved, one.window_shortened, one.window_dropped)
+        table.add_row(
+            Text(style.shortened(one.forecast, _LONGEST)),
+            replan_text(one.replan_slots, slot_minutes),
+            str(one.runs),
+            *(f"{100 * share:.1f}" for share in (*shares, *of_budget)),
+            Text(str(one.overspent), style="bold red" if one.overspent else ""),
+            str(one.breaches),
+            "/".join(map(str, window)),
+        )
+    notes: list[RenderableType] = [Text(_NOTE, style="dim")]
+    if synthetic:
+        notes.append(Text(style.SYNTHETIC, style="dim"))
+    return Group(table, *notes)
+
+
+def backtest_chart(runs: Sequence[Backtest], *, synthetic: bool, slot_minutes: int = 60) -> Figure:
+    """Draw planned beside realised kg, objective against the oracle's, and unused budget: a dot a run, a bar at the mean."""
+    groups: dict[str, list[Backtest]] = {}
+    for run in runs:
+        groups.setdefault(f"{run.forecast}, {replan_text(run.replan_slots, slot_minutes)}", []).append(run)
+    figure = new_figure(style.TEXT_IN, 1.35 + 0.36 * len(groups))
+    left, middle, right = figure.subplots(1, 3, sharey=True)
+    for row, group in enumerate(groups.values()):
+        budget = np.array([run.budget_kg for run in group])
+        planned = np.array([run.planned_kg for run in group]) / budget
+        realised = np.array([run.realised_kg for run in group]) / budget
+        _strip(left, planned, row - 0.18, style.SERIES[5], "D", "first plan, as expected" if row == 0 else None)
+        _strip(left, realised, row + 0.18, style.SERIES[0], "o", "realised" if row == 0 else None)
+        _strip(middle, np.array([run.share for run in group]), row, style.SERIES[2], "o")
+        _strip(right, np.array([run.unused for run in group]), row, style.SERIES[3], "o")
+    left.axvline(100, color=style.INK, linewidth=0.8, linestyle="--")
+    middle.axvline(95, color=style.INK, linewidth=0.8, linestyle=":")
+    right.axvline(5, color=style.INK, linewidth=0.8, linestyle=":")
+    left.set_yticks(range(len(groups)), [style.shortened(name, 30) for name in groups], parse_math=False)
+    left.set_ylim(len(groups) - 0.5, -0.5)
+    right.set_xlim(left=min(0.0, right.get_xlim()[0]))
+    for axes, name in (
+        (left, "kg, % of the budget"),
+        (middle, "objective, % of perfect foresight"),
+        (right, "budget left unused, %"),
+    ):
+        tidy(axes, grid="x", xlabel=name)
+    figure.legend(
+        *left.get_legend_handles_labels(), loc="outside upper left", ncols=2, frameon=False, fontsize=style.FONT_PT
+    )
+    note = "a dot is a run, a bar the mean; dashed: the budget; dotted: the aims of 95 % and 5 %"
+    figure.supxlabel(f"{note}{'; ' + style.SYNTHETIC if synthetic else ''}", fontsize=style.FONT_PT, color=style.MUTED)
+    return figure
+
+
+def _strip(
+    axes: Axes, values: NDArray[np.float64], row: float, colour: str, marker: str, label: str | None = None
+) -> None:
+    shown = 100 * values
+    axes.scatter(
+        shown, np.full(len(shown), row), s=9, color=colour, marker=marker, alpha=0.45, linewidths=0, label=label
+    )
+    axes.plot([shown.mean()] * 2, [row - 0.14, row + 0.14], color=style.INK, linewidth=1.6, solid_capstyle="butt")

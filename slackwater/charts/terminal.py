@@ -1,0 +1,261 @@
+"""What the terminal shows of plans, studies and data, as rich renderables; the command line prints them.
+
+Names come from users and go into `Text`, never into markup: a client called "[red]" is shown as that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from slackwater.charts.schedule_chart import has_times, plan_heatmap
+from slackwater.charts.style import SYNTHETIC, kilograms, percent, printable, shortened, synthetic_note, table
+from slackwater.intensity.load import ZoneInfo
+from slackwater.intensity.traces import FACTORS, Provenance, Traces
+from slackwater.planning.plan import Plan, Recommendation
+from slackwater.planning.planner import WhatIf
+from slackwater.planning.savings import SavingsStudy
+from slackwater.units import G_PER_KG, iso
+
+__all__ = ["compare_table", "plan_heatmap", "plan_summary", "recommendation", "savings_table", "zones_table"]
+
+MOST_ROWS = 20
+_NAMED = 3
+_LONGEST_NAME = 24
+_COLUMNS = Text(
+    "before, window: slots of training before and in the fine-tuning window; pi: share of the slots before it; "
+    "absence: longest run of slots before it without the client.",
+    style="dim",
+)
+UNDEFINED = "not defined"
+NETWORK_NOT_COUNTED = "not counted: the scenario has no model_mb"
+
+
+def plan_summary(plan: Plan) -> RenderableType:
+    """Show status, certificate, metrics, warnings and a table of the clients."""
+    parts: list[RenderableType] = [
+        Text(plan.message, style="bold green" if plan.status == "optimal" else "bold yellow")
+    ]
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, value in [*_certificate(plan), *_metrics(plan), *_data(plan.problem.traces)]:
+        facts.add_row(name, Text(value))
+    parts += [facts, *_warnings(plan), "", _clients_table(plan)]
+    if len(plan.problem.fleet) > MOST_ROWS:
+        parts.append(Text(f"... and {len(plan.problem.fleet) - MOST_ROWS:,} more clients. By zone:"))
+        parts.append(_by_zone_table(plan))
+    return Group(*parts, _COLUMNS)
+
+
+def recommendation(recommended: Recommendation) -> RenderableType:
+    """Show what to train the plan with, and why."""
+    chosen = ", ".join(f"{key} {value}" for key, value in recommended.settings.items())
+    return Group("", _bold(f"Recommended: aggregator {recommended.aggregator} ({chosen})"), *map(Text, recommended.why))
+
+
+def savings_table(study: SavingsStudy) -> RenderableType:
+    """Show savings by zone, the largest first, and for groups of the cleanest zones."""
+    zones = table("zone|>mean saved|>std|>10 %|>90 %|>kg saved")
+    spread = study.client
+    order = np.argsort(np.where(np.isnan(spread.mean), np.inf, -spread.mean), kind="stable")
+    for zone in order:
+        shares = [spread.mean[zone], spread.std[zone], spread.q10[zone], spread.q90[zone]]
+        kg = f"{study.saved_kg.mean[zone]:.3f}"
+        zones.add_row(_text(study.zones[zone]), *(UNDEFINED if math.isnan(s) else percent(s) for s in shares), kg)
+    groups = table(">N|>mean saved|>10 %|>90 %")
+    count = len(study.group.mean)
+    for n in sorted({n for n in (1, 2, 5, 10, 15, 20, 30, 50, 75, 100) if n < count} | {count}):
+        shares = [study.group.mean[n - 1], study.group.q10[n - 1], study.group.q90[n - 1]]
+        groups.add_row(str(n), *(UNDEFINED if math.isnan(s) else percent(s) for s in shares))
+    starts = len(study.starts)
+    drawn = f"{starts} starts, seed {study.seed}" if starts > 1 else f"From {iso(study.starts[0])}"
+    notes = [Text(f"{drawn}. {study.factor} intensity, {study.power_w:g} W a client.", style="dim")]
+    if np.isnan(spread.mean).any():
+        notes.append(Text("Savings are not defined where nothing is emitted without slack.", style="dim"))
+    if study.synthetic:
+        notes.append(_synthetic(study.provenance))
+    title = f"Savings of {study.slack} h of slack on {study.hours} h of training"
+    return Group(_bold(f"{title}, by zone"), zones, "", _bold("The same for the N cleanest zones"), groups, "", *notes)
+
+
+def compare_table(points: Sequence[WhatIf]) -> RenderableType:
+    """Show a line for each what-if, and why some are infeasible."""
+    rows = table(">alpha|>slack|>budget kg|status|>s|>objective|>gap|>kg|>slots|>rho_H")
+    for p in points:
+        style = {"optimal": "green", "infeasible": "red"}.get(p.status, "yellow")
+        settings: list[RenderableType] = [
+            _text(p.alpha),
+            str(p.slack),
+            kilograms(p.budget_kg),
+            Text(p.status, style=style),
+        ]
+        if p.objective is None or p.gap is None or p.emissions_kg is None or p.slots is None:
+            rows.add_row(*settings, *["-"] * 6)
+            continue
+        figures = [str(p.end), f"{p.objective:.6g}", f"{p.gap:.1e}", kilograms(p.emissions_kg), f"{p.slots:,}"]
+        rows.add_row(*settings, *figures, _number(p.rho_h))
+    # Neither alpha nor a smaller budget can make feasible what is not, so one sentence for each slack will do.
+    reasons = {p.slack: p for p in sorted(points, key=lambda p: p.budget_kg) if p.status == "infeasible"}
+    notes = [Text(f"Infeasible with a slack of {slack}: {printable(p.message)}") for slack, p in reasons.items()]
+    scales = ["alpha"] * (len({p.alpha for p in points}) > 1) + ["slack"] * (len({p.g_max_kg for p in points}) > 1)
+    if scales:
+        notes.append(Text(f"Compare objectives only among lines of the same {' and '.join(scales)}.", style="dim"))
+    if any(p.synthetic for p in points):
+        notes.append(synthetic_note())
+    return Group(rows, *notes)
+
+
+def zones_table(zones: Iterable[ZoneInfo]) -> RenderableType:
+    """Show what a source has by zone: hours, mean intensity and gaps."""
+    zones = list(zones)
+    sources = {info.source for info in zones}
+    rows, synthetic = Table(box=None, header_style="bold", pad_edge=False), False
+    for name in ("zone", "from", "to", *FACTORS, "missing h", *(["source"] if len(sources) > 1 else [])):
+        rows.add_column(name, justify="right" if name in (*FACTORS, "missing h") else "left", no_wrap=name != "source")
+    for info in zones:
+        means = [
+            f"{info.mean_kg_per_kwh[factor] * G_PER_KG:.0f}" if factor in info.factors else "-" for factor in FACTORS
+        ]
+        missing = [info.missing_hours[factor] for factor in info.factors]
+        gaps = str(missing[0]) if len(set(missing)) == 1 else " / ".join(map(str, missing))
+        source = [_text(info.source)] if len(sources) > 1 else []
+        rows.add_row(_text(info.zone), iso(info.first), iso(info.last), *means, gaps, *source)
+        synthetic = synthetic or info.synthetic
+    notes = [Text("direct, lifecycle: mean intensity, g CO2e/kWh. Hours are UTC.", style="dim")]
+    if len(sources) == 1:
+        notes.append(Text(f"source: {sources.pop()}", style="dim"))
+    if synthetic:
+        notes.append(synthetic_note())
+    return Group(rows, *notes)
+
+
+def _certificate(plan: Plan) -> list[tuple[str, str]]:
+    problem, out = plan.problem, plan.emissions
+    timed = has_times(problem)
+    facts = [
+        (
+            "emissions",
+            f"{kilograms(plan.emissions_kg)} of {kilograms(problem.budget_kg)} kg CO2e "
+            f"({percent(plan.emissions_kg / problem.budget_kg)})",
+        )
+    ]
+    by_cause = out.by_cause_kg
+    if any(kg for cause, kg in by_cause.items() if cause != "training"):
+        shown = [cause for cause, kg in by_cause.items() if kg or cause in ("training", "idle", "server")]
+        facts.append(("of which", ", ".join(f"{cause} {kilograms(by_cause[cause])} kg" for cause in shown)))
+    if problem.model_mb is None:
+        facts.append(("network", NETWORK_NOT_COUNTED))
+    facts += [
+        ("objective", f"{plan.objective:.9g} (alpha {problem.alpha})"),
+        ("upper bound", f"{plan.upper_bound:.9g}, gap {plan.gap:.2g}"),
+    ]
+    if plan.level is not None:
+        facts.append(("least utility", f"{plan.level:.6g} kg"))
+    at = f", {iso(plan.ends_at)}" if timed else ""
+    facts.append(("end", f"s = {plan.end} of {problem.horizon - problem.rounds}{at}"))
+    if plan.window:
+        slots = f"{len(plan.window)} slot{'s' * (len(plan.window) > 1)}"
+        opens = f", from {iso(problem.slot_start(plan.before))}" if timed else ""
+        facts.append(("fine-tuning window", f"{slots} after {plan.before}{opens}"))
+    facts.append(("solver", f"{plan.solver}, {plan.seconds:.2f} s"))
+    return facts
+
+
+def _metrics(plan: Plan) -> list[tuple[str, str]]:
+    metrics = plan.metrics
+    rho_h = _number(metrics.rho_h)
+    if math.isinf(metrics.rho_h):
+        rho_h = (
+            f"infinite: {_names(plan, metrics.never)} never train{'s' * (len(metrics.never) == 1)} before the window"
+        )
+    return [
+        ("heterogeneity rho_H", rho_h),
+        ("bias of FedAvg (TV)", _number(metrics.tv_distance)),
+        ("correlation in time rho_T", _number(metrics.rho_t)),
+        ("between clients rho_S", _number(metrics.rho_s)),
+        ("jointly rho_TS", _number(metrics.rho_ts)),
+        ("effective updates", f"{metrics.effective_updates:,.1f}"),
+    ]
+
+
+def _data(traces: Traces) -> list[tuple[str, str]]:
+    sources = list(dict.fromkeys(p.source for p in traces.provenance))
+    more = f" and {len(sources) - _NAMED} more" if len(sources) > _NAMED else ""
+    facts = [
+        ("intensity", f"{traces.factor}, {', '.join(printable(s) for s in sources[:_NAMED]) or 'source unknown'}{more}")
+    ]
+    filled = [f"{printable(p.zone)} {len(p.filled_hours)} h" for p in traces.provenance if p.filled_hours]
+    return facts + ([("filled gaps", ", ".join(filled))] if filled else [])
+
+
+def _warnings(plan: Plan) -> list[Text]:
+    warnings = []
+    if never := plan.metrics.never:
+        warnings.append(
+            Text(
+                f"Warning: {_names(plan, never)}: no slot before the fine-tuning window, so U-FedAvg has no weight for "
+                f"{'it' if len(never) == 1 else 'them'}. Raise the budget, lower alpha, or set required = true.",
+                style="bold yellow",
+            )
+        )
+    if plan.problem.traces.synthetic:
+        warnings.append(_synthetic(plan.problem.traces.provenance))
+    return warnings
+
+
+def _clients_table(plan: Plan) -> Table:
+    fleet, metrics, total = plan.problem.fleet, plan.metrics, plan.emissions_kg or 1.0
+    client_kg, rows = plan.emissions.client_kg, table("client|zone|>before|>window|>pi|>kg|>share|>absence")
+    for i in range(min(len(fleet), MOST_ROWS)):
+        before = round(float(metrics.pi[i]) * plan.before)
+        kg = float(client_kg[i])
+        counts = [str(before), str(int(plan.slots_per_client[i]) - before), f"{metrics.pi[i]:.3f}"]
+        absence = str(int(metrics.longest_absence[i]))
+        name = _text(shortened(fleet.names[i], _LONGEST_NAME))
+        rows.add_row(name, _text(fleet.zone[i]), *counts, f"{kg:.3f}", percent(kg / total), absence)
+    return rows
+
+
+def _by_zone_table(plan: Plan) -> RenderableType:
+    fleet, row, total = plan.problem.fleet, plan.problem.costs.row, plan.emissions_kg or 1.0
+    zones = sorted(set(fleet.zone))  # in this order the costs number them
+    kg = np.bincount(row, weights=plan.emissions.client_kg)
+    slots, clients = np.bincount(row, weights=plan.slots_per_client), np.bincount(row)
+    rows = table("zone|>clients|>slots|>kg|>share")
+    order = np.argsort(-kg, kind="stable") if len(zones) > MOST_ROWS else np.arange(len(zones))
+    for z in order[:MOST_ROWS]:
+        rows.add_row(_text(zones[z]), f"{clients[z]:,}", f"{slots[z]:,.0f}", f"{kg[z]:.3f}", percent(kg[z] / total))
+    rest = order[MOST_ROWS:]
+    if len(rest):
+        sums = [f"{clients[rest].sum():,}", f"{slots[rest].sum():,.0f}", f"{kg[rest].sum():.3f}"]
+        rows.add_row(f"{len(rest):,} more zones", *sums, percent(kg[rest].sum() / total), style="dim")
+    return rows
+
+
+def _bold(title: str) -> Text:
+    return Text(title, style="bold")
+
+
+def _text(value: object) -> Text:
+    return Text(printable(str(value)), overflow="fold")
+
+
+def _names(plan: Plan, clients: Sequence[int]) -> str:
+    named = ", ".join(printable(plan.problem.fleet.names[i]) for i in clients[:_NAMED])
+    return named + (f" and {len(clients) - _NAMED:,} more" if len(clients) > _NAMED else "")
+
+
+def _number(value: float | None) -> str:
+    return UNDEFINED if value is None else "infinite" if math.isinf(value) else f"{value:.3f}"
+
+
+def _synthetic(provenance: Sequence[Provenance]) -> Text:
+    zones = [printable(p.zone) for p in provenance if p.synthetic]
+    which = "all zones" if len(zones) == len(provenance) else ", ".join(zones)
+    return Text(f"{SYNTHETIC} ({which}): typical profiles, not measured", style="bold yellow")

@@ -1,0 +1,259 @@
+"""Commands that show: the emissions report, the dashboard, and what a term means."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import webbrowser
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from textwrap import fill
+from typing import Any, TypeVar
+
+import click
+
+from slackwater.cli.options import console, data_option, fill_option, json_option, option, print_json, say
+from slackwater.dashboard.catalogue import PLAN_FILE, Library, Opened
+from slackwater.dashboard.server import Dashboard, is_bare_name, is_loopback
+from slackwater.errors import DataError, ScenarioError, SlackwaterError
+from slackwater.glossary import GLOSSARY, Entry
+from slackwater.glossary import explain as entry_of
+from slackwater.ledger.run import FILE as RUN_FILE
+from slackwater.report.content import summary
+from slackwater.report.exports import model_card as card_text
+from slackwater.report.write import report as write_report
+from slackwater.scenario import DataText, Scenario, load_scenario
+
+F = TypeVar("F", bound=Callable[..., Any])
+_FORMS = ("html", "pdf", "csv", "codecarbon", "model_card")
+
+
+def _file_option(name: str, what: str) -> Callable[[F], F]:
+    return option(name, type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help=what)
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@_file_option("--html", "Write the report as one HTML file that needs nothing else.")
+@_file_option("--pdf", "Write the report as a PDF.")
+@_file_option("--csv", "Write every line of the ledger as CSV.")
+@_file_option("--codecarbon", "Write an emissions.csv in CodeCarbon's columns, a row for each client.")
+@_file_option("--model-card", "Write co2_eq_emissions for a Hugging Face model card.")
+@option(
+    "--functional-unit",
+    default="training run",
+    metavar="TEXT",
+    help="What SCI is per: training run, round, client-round, accuracy point, token, FLOP, or your own with --units.",
+)
+@option("--units", type=float, metavar="R", help="How many functional units the run made.")
+@option("--embodied-kg", type=float, metavar="KG", help="Embodied emissions of one client's device, for SCI.")
+@option("--embodied-total-kg", type=float, metavar="KG", help="Embodied emissions in all (M), instead.")
+@option("--lifetime", type=float, default=4.0, metavar="YEARS", help="Of a client's device.")
+@option("--pue", type=float, metavar="X", help="For SCI: PUE of the sites for which the scenario gives none.")
+@option(
+    "--intensity-uncertainty", type=float, metavar="PERCENT", help="Range of the intensity, 10 for plus or minus 10 %."
+)
+@option("--energy-uncertainty", type=float, metavar="PERCENT", help="Range of the energy.")
+@option("--tokens", type=float, metavar="N", help="Tokens the run was trained on; adds SCI per training token.")
+@option("--flops", type=float, metavar="N", help="Floating-point operations of the run; adds SCI per FLOP.")
+@option("--organisation", metavar="TEXT", help="Whose report it is. Default: [report] in the scenario.")
+@option("--preparer", metavar="TEXT", help="Who prepared it. Default: [report] in the scenario.")
+@option(
+    "--date",
+    "prepared_on",
+    type=click.DateTime(formats=["%Y-%m-%d"]),
+    metavar="YYYY-MM-DD",
+    help="Date of the report. Default: today, UTC.",
+)
+@data_option
+@json_option
+def report(
+    run: Path,
+    lifetime: float,
+    intensity_uncertainty: float | None,
+    energy_uncertainty: float | None,
+    prepared_on: datetime | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Report what a RUN emitted, or would have emitted, to hand in: every figure is the ledger's.
+
+    The first line says whether the run was simulated, rehearsed or live. Without options the report is shown and nothing
+    is written. --data gives a year of intensity for annual averages and direct factors; a run on typical intensity takes
+    them from the embedded year.
+    """
+    statement = write_report(
+        run,
+        lifetime_years=lifetime,
+        intensity_uncertainty=None if intensity_uncertainty is None else intensity_uncertainty / 100,
+        energy_uncertainty=None if energy_uncertainty is None else energy_uncertainty / 100,
+        prepared_on=None if prepared_on is None else prepared_on.date(),
+        **options,
+    )
+    written = [options[form] for form in _FORMS if options[form] is not None]
+    for path in written:
+        say(f"wrote {path}")
+    if as_json:
+        print_json(statement.to_dict() | {"model_card": card_text(statement)})
+    elif not written:
+        console().print(summary(statement))
+
+
+_SCENARIO = "scenario.toml"
+_PORT = 8765
+_ROOM_HOURS = 7 * 24
+"""How much further than its own slack a scenario's slider goes, where the data reach; or twice as far, if that is more."""
+
+
+def _bare(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Check the names: one with a scheme or a port would never match."""
+    for name in names:
+        if not is_bare_name(name):
+            raise click.BadParameter(f"{name!r} is not the bare name of a host, like dash.example.", context, parameter)
+    return names
+
+
+@click.command()
+@click.argument("what", required=False, type=click.Path(path_type=Path))
+@option(
+    "--host",
+    default="127.0.0.1",
+    help="Address to listen on; one that others can reach needs the token that is then printed.",
+)
+@option("--port", type=click.IntRange(0, 65535), default=_PORT, help="Port; 0 takes a free one.")
+@option(
+    "--allow-host",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    callback=_bare,
+    help="A further name by which the page is called, as behind a proxy; with any port.",
+)
+@option("--require-token", is_flag=True, help="Ask for a token on this machine too, where other people use it.")
+@option("--no-open", is_flag=True, help="Do not open a browser.")
+@data_option
+@fill_option
+def serve(
+    what: Path | None,
+    host: str,
+    port: int,
+    names: tuple[str, ...],
+    require_token: bool,
+    no_open: bool,
+    data: str | None,
+    fill_hours: int | None,
+) -> None:
+    """Plan with sliders and watch runs in a browser: WHAT is a scenario, a plan, a run or a folder of them."""
+    library = open_library(what or Path("."), data=data, fill_hours=fill_hours)
+    token = secrets.token_urlsafe(24) if require_token or not is_loopback(host) else None
+    try:
+        server = Dashboard(library, host=host, port=port, token=token, names=names)
+    except OSError as error:
+        raise SlackwaterError(
+            f"Port {port} of {host} cannot be used: {error.strerror or error}. Give another with --port, or 0 for a free one."
+        ) from None
+    shown = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{server.port}/" + (f"?token={token}" if token else "")
+    click.echo(address)
+    say("Ctrl-C ends it." + (" The token is shown only here." if token else ""))
+    if not no_open:
+        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+    try:
+        server.serve_forever(poll_interval=0.2)
+    except KeyboardInterrupt:
+        say("ended.")
+    finally:
+        server.close()
+
+
+def open_library(what: Path, *, data: str | None = None, fill_hours: int | None = None) -> Library:
+    """Find what to serve: a scenario, a plan, a run, or a folder with some of them."""
+
+    def read(path: Path) -> Opened:
+        return _with_room(path, data, fill_hours)
+
+    if what.is_file() and what.suffix == ".toml":
+        read(what)  # a mistake in it is said now, in the terminal
+        return Library(what.parent, scenario=what, read_scenario=read)
+    folder = what.parent if what.name in (RUN_FILE, PLAN_FILE) and what.is_file() else what
+    if not folder.is_dir():
+        kind = "is not a scenario (.toml), a plan (plan.json) or a run folder" if what.exists() else "is not there"
+        raise ScenarioError(f"{what} {kind}. Write a scenario with: slackwater init")
+    scenario = folder / _SCENARIO
+    library = Library(folder, scenario=scenario if scenario.is_file() else None, read_scenario=read)
+    if not library.entries():
+        raise ScenarioError(
+            f"There is no scenario.toml, plan or run in {folder}. Write a scenario with: slackwater init {scenario}"
+        )
+    return library
+
+
+def _with_room(path: Path, data: str | None, fill_hours: int | None) -> Opened:
+    """Load intensity beyond the scenario's own slack, so that the slider can go further, if there is any."""
+    scenario = load_scenario(path, data=data, fill_hours=fill_hours)
+    own = scenario.problem()
+    source = scenario.source if data is None else str(Path(data).absolute())
+    section = DataText(source=source, factor=scenario.data.factor, fill_hours=scenario.data.fill_hours)
+    slack = own.horizon - own.rounds
+    # Providers would be asked for more, over the network.
+    for further in () if scenario.has_providers else _further(scenario, slack):
+        try:
+            wide = scenario.changed(slack=slack + further).problem()
+        except (DataError, ScenarioError):
+            continue
+        return Opened(problem=wide.with_settings(slack=slack), data=section)
+    return Opened(problem=own, data=section)
+
+
+def _further(scenario: Scenario, slack: int) -> list[int]:
+    slots = _ROOM_HOURS * 60 // scenario.slot_minutes
+    return [max(slack, slots), slots, slots // 4]
+
+
+_MOST_WIDTH = 100
+
+
+@click.command()
+@click.argument("term", nargs=-1, metavar="TERM")
+@json_option
+def explain(term: tuple[str, ...], as_json: bool) -> None:
+    """Explain a TERM, like slack or fine-tuning window. Without TERM, list all terms."""
+    if not term:
+        _list_terms(as_json)
+        return
+    entry = entry_of(" ".join(term))
+    if as_json:
+        print_json(asdict(entry))
+    else:
+        click.echo(_shown(entry, _width()))
+
+
+def _list_terms(as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(entry) for entry in GLOSSARY.values()])
+        return
+    indent, width = max(map(len, GLOSSARY)) + 2, _width()
+    for entry in GLOSSARY.values():
+        click.echo(
+            fill(
+                entry.summary,
+                width,
+                initial_indent=entry.term.ljust(indent),
+                subsequent_indent=" " * indent,
+                break_on_hyphens=False,
+            )
+        )
+
+
+def _shown(entry: Entry, width: int) -> str:
+    lines = [entry.term, fill(entry.text, width, break_on_hyphens=False)]
+    for name, value in (("unit", entry.unit), ("also", ", ".join(entry.aliases)), ("see", ", ".join(entry.see))):
+        if value:
+            lines.append(fill(f"{name + ':':<6}{value}", width, subsequent_indent=" " * 6, break_on_hyphens=False))
+    return "\n".join(lines)
+
+
+def _width() -> int:
+    return max(40, min(console().width, _MOST_WIDTH))

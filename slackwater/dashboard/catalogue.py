@@ -1,0 +1,199 @@
+"""What there is to show: the scenario, plans and runs of one folder, each by a short id, and some of them side by side."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from slackwater.dashboard import plan_json as answers
+from slackwater.dashboard.runs import MOST_PLAN_BYTES, RunReader, plan_of_run
+from slackwater.errors import ScenarioError, SlackwaterError
+from slackwater.ledger.run import FILE as RUN_FILE
+from slackwater.planning.plan import Plan
+from slackwater.planning.problem import Problem
+from slackwater.planning.storage import load_plan
+from slackwater.scenario import DataText
+
+PLAN_FILE = "plan.json"
+_DEEPEST = 4
+_MOST_FOLDERS = 5_000
+_MOST_ENTRIES = 300
+
+
+class NotFound(SlackwaterError):
+    """An id that names nothing here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Something to show."""
+
+    id: str
+    kind: Literal["scenario", "plan", "run"]
+    label: str
+    """Where it is, relative to the folder; text to show, never a path to open."""
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A scenario with room around it: traces that reach further than its own slack, so that the slider can."""
+
+    problem: Problem
+    data: DataText
+
+
+class Library:
+    """The folder that is served, and the scenario if there is one."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        *,
+        scenario: Path | None = None,
+        read_scenario: Callable[[Path], Opened] | None = None,
+    ) -> None:
+        self._folder, self._scenario, self._read = folder, scenario, read_scenario
+        self._opened: dict[tuple[str, int], Opened] = {}
+        self._found: dict[str, Entry] = {}
+        self._lock = threading.Lock()
+
+    def entries(self) -> list[Entry]:
+        """Return all that is there now, the scenario first; new runs appear as they are made."""
+        found = []
+        if self._scenario is not None:
+            found.append(self._entry("scenario", self._scenario))
+        if self._folder is not None:
+            for at, (where, folders, files) in enumerate(os.walk(self._folder)):  # links are not followed
+                here = Path(where)
+                depth = len(here.relative_to(self._folder).parts)
+                folders[:] = sorted(name for name in folders if not name.startswith(".")) if depth < _DEEPEST else []
+                for name, kind in ((PLAN_FILE, "plan"), (RUN_FILE, "run")):
+                    if name in files and not (here / name).is_symlink():
+                        found.append(self._entry(kind, here / name))  # type: ignore[arg-type]
+                if at > _MOST_FOLDERS or len(found) >= _MOST_ENTRIES:
+                    break
+        self._found = {one.id: one for one in found[:_MOST_ENTRIES]}
+        return list(self._found.values())
+
+    def entry(self, entry_id: str) -> Entry:
+        """Return what an id names; the folder is searched again only for an unknown id."""
+        if entry_id not in self._found:
+            self.entries()
+        if entry_id in self._found:
+            return self._found[entry_id]
+        raise NotFound("There is no such scenario, plan or run here; it may have been moved. Load the page again.")
+
+    def problem(self, entry_id: str) -> Opened:
+        """Return the problem of a scenario, a plan or a run; it is read again when the file has changed."""
+        one = self.entry(entry_id)
+        key = (one.id, 0 if one.kind == "run" else _stamp(one.path))  # the plan of a run never changes
+        with self._lock:
+            if key not in self._opened:
+                if one.kind == "scenario":
+                    assert self._read is not None
+                    opened = self._read(one.path)
+                else:
+                    plan = plan_of_run(one.path) if one.kind == "run" else read_plan(one.path)
+                    opened = Opened(problem=plan.problem, data=_data_of(plan))
+                while len(self._opened) >= 8:  # problems of many clients are large
+                    self._opened.pop(next(iter(self._opened)))
+                self._opened[key] = opened
+            return self._opened[key]
+
+    def _entry(self, kind: Literal["scenario", "plan", "run"], path: Path) -> Entry:
+        base = self._folder or path.parent
+        shown = path if kind != "run" else path.parent
+        try:
+            label = str(shown.relative_to(base))
+        except ValueError:
+            label = shown.name
+        if label == ".":
+            label = base.resolve().name
+        label = label.encode("utf-8", "replace").decode()  # a file name may hold bytes that are no text
+        return Entry(id=_id(kind, str(path)), kind=kind, label=label, path=path)
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan file, unless it is too large to show."""
+    if path.stat().st_size > MOST_PLAN_BYTES:
+        raise SlackwaterError(
+            f"{path.name} has {path.stat().st_size / 2**20:,.0f} MiB, more than the {MOST_PLAN_BYTES // 2**20} that can be shown "
+            "in a browser. Look at it with: slackwater plan .. --chart"
+        )
+    return load_plan(path)
+
+
+def _id(kind: str, path: str) -> str:
+    return kind[0] + hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+
+
+def _stamp(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return -1  # the reader says what is wrong
+
+
+def _data_of(plan: Plan) -> DataText:
+    """Return where the intensity of a stored plan came from, as far as a scenario can name it."""
+    traces = plan.problem.traces
+    if traces.provenance and all(known.synthetic for known in traces.provenance):
+        return DataText(source="typical", factor=traces.factor)
+    sources = sorted({known.source for known in traces.provenance})
+    folders = {str(Path(source.split(", ")[0]).parent) for source in sources}
+    return DataText(source=next(iter(folders)) if len(folders) == 1 else "data", factor=traces.factor)
+
+
+MOST = 8
+
+
+def compare_answer(chosen: Sequence[tuple[Entry, RunReader | None]]) -> dict[str, Any]:
+    """Return a column for each; one that cannot be read says why and does not hide the others."""
+    if len(chosen) > MOST:
+        raise ScenarioError(f"{len(chosen)} are too many to compare; choose up to {MOST}.")
+    return {"columns": [_column(entry, reader) for entry, reader in chosen]}
+
+
+def _column(entry: Entry, reader: RunReader | None) -> dict[str, Any]:
+    head = {"id": entry.id, "kind": entry.kind, "label": entry.label}
+    try:
+        return head | (_of_plan(entry) if reader is None else _of_run(reader))
+    except (SlackwaterError, OSError) as error:
+        return head | {"error": str(error)}
+
+
+def _of_plan(entry: Entry) -> dict[str, Any]:
+    if entry.kind == "scenario":
+        raise ScenarioError(
+            "A scenario has no plan yet. Pin one from the Plan view, or save it with: slackwater plan --out DIR"
+        )
+    plan = read_plan(entry.path)
+    return {"plan": answers.plan_answer(plan, all_ends=False), "metrics": answers.metrics_answer(plan), "run": None}
+
+
+def _of_run(reader: RunReader) -> dict[str, Any]:
+    state, fixed = reader.look(), reader.fixed()
+    evaluated = [one for one in state["rounds"] if one["accuracy"] is not None]
+    return {
+        "plan": fixed["plan"],
+        "metrics": fixed["metrics"],
+        "run": {
+            "kind": state["kind"],
+            "status": state["status"],
+            "spent_kg": state["spent_kg"],
+            "rounds_done": state["rounds_done"],
+            "rounds_planned": state["rounds_planned"],
+            "aggregator": fixed["settings"].get("aggregator"),
+            "task": fixed["task"].get("name"),
+            "seed": fixed["settings"].get("seed"),
+            "accuracy": evaluated[-1]["accuracy"] if evaluated else None,
+            "curve": [[one["spent_kg"], one["accuracy"]] for one in evaluated],
+            "seconds": sum(one["seconds"] for one in state["rounds"]),
+        },
+    }

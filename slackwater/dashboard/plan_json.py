@@ -1,0 +1,164 @@
+"""Plans as the page needs them: plain types, a schedule in few bytes, and what it saves against no slack."""
+
+from __future__ import annotations
+
+import base64
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slackwater.errors import InfeasibleError
+from slackwater.planning.emissions import emissions
+from slackwater.planning.plan import Plan
+from slackwater.planning.planner import plan
+from slackwater.planning.problem import Problem
+from slackwater.planning.schedule import no_slack_plan
+from slackwater.units import iso
+
+FRONT_POINTS, FRONT_POINTS_OF_MANY = 15, 8
+_MANY = 300
+"""With more clients than this a point takes a second and more."""
+_FRONT_REACH = 6.0
+"""The front spans budgets from a sixth to six times the current one, as far as they make sense."""
+_NEXT_TO_NOTHING = 1e-9
+_MILP_S = 20.0
+"""What a problem that ties clients together may take; its gap is shown."""
+
+
+def quick_answer(problem: Problem, end: int) -> dict[str, Any]:
+    """Return the best schedule for one end time, without metrics: fast enough for a slider."""
+    return plan_answer(plan(problem, end=end, solver="greedy" if problem.coupled else "exact"), all_ends=False)
+
+
+def best_answer(problem: Problem, end: int | None) -> dict[str, Any]:
+    """Return the best schedule over all end times (or for the one given), with metrics and the baseline."""
+    best = plan(problem, end=end, time_limit_s=_MILP_S)
+    return plan_answer(best, all_ends=end is None) | {
+        "metrics": metrics_answer(best),
+        "no_slack": no_slack_answer(problem),
+    }
+
+
+def front_answer(problem: Problem, end: int | None) -> dict[str, Any]:
+    """Return budget against objective at one end time, proved point by point, from the least feasible budget."""
+    assert end is not None
+    solver = "greedy" if problem.coupled else "exact"
+    everything = np.packbits(problem.costs.can_train(), axis=1)
+    most = emissions(problem, everything, end).total_kg
+    least = problem.budget_kg / _FRONT_REACH
+    try:
+        plan(problem.with_settings(budget_kg=least), end=end, solver="greedy")
+    except InfeasibleError as error:
+        least = (error.least_budget_kg or problem.budget_kg) * (1 + _NEXT_TO_NOTHING)
+    highest = max(min(_FRONT_REACH * problem.budget_kg, most), least)
+    points, count = [], FRONT_POINTS if len(problem.fleet) <= _MANY else FRONT_POINTS_OF_MANY
+    for budget in np.unique(np.geomspace(least, highest, count)):
+        try:
+            found = plan(problem.with_settings(budget_kg=float(budget)), end=end, solver=solver)  # type: ignore[arg-type]
+        except InfeasibleError:
+            continue
+        points.append({"budget_kg": float(budget), "objective": found.objective, "emissions_kg": found.emissions_kg})
+    return {"end": end, "points": points, "proved": not problem.coupled}
+
+
+def plan_answer(found: Plan, *, all_ends: bool) -> dict[str, Any]:
+    """Return a plan for the page."""
+    problem, spent = found.problem, found.emissions
+    return {
+        "status": found.status,
+        "message": found.message,
+        "end": found.end,
+        "all_ends": all_ends,
+        "ends_at": iso(found.ends_at),
+        "window": [found.window.start, found.window.stop],
+        "objective": found.objective,
+        "upper_bound": found.upper_bound,
+        "gap": found.gap,
+        "level": found.level,
+        "solver": found.solver,
+        "seconds": found.seconds,
+        "budget_kg": problem.budget_kg,
+        "emissions_kg": found.emissions_kg,
+        **{f"{cause}_kg": kg for cause, kg in spent.by_cause_kg.items()},
+        "network_counted": problem.model_mb is not None,
+        "client_kg": rounded(spent.client_kg),
+        "client_slots": found.slots_per_client.tolist(),
+        "slots": int(found.slots_per_client.sum()),
+        "savings": savings_answer(found),
+        "schedule": bits(found.packed),
+        "settings": settings_answer(problem),
+    }
+
+
+def settings_answer(problem: Problem) -> dict[str, Any]:
+    """Return what the sliders set."""
+    return {
+        "budget_kg": problem.budget_kg,
+        "slack": problem.horizon - problem.rounds,
+        "alpha": problem.alpha,
+        "fine_tune": problem.fine_tune,
+        "rounds": problem.rounds,
+        "horizon": problem.horizon,
+    }
+
+
+def savings_answer(found: Plan) -> dict[str, Any]:
+    """Compare with the same training without waiting: each client's slots moved to the first in which it can train."""
+    problem = found.problem
+    can = problem.costs.can_train()
+    first = can & (np.cumsum(can, axis=1) <= found.slots_per_client[:, None])
+    used = np.flatnonzero(first.any(axis=0))
+    stop = int(used[-1]) + 1 if len(used) else 0
+    without = emissions(problem, np.packbits(first, axis=1), stop - problem.rounds).total_kg
+    saved = without - found.emissions_kg
+    return {"without_kg": without, "saved_kg": saved, "share": saved / without if without > 0 else None}
+
+
+def no_slack_answer(problem: Problem) -> dict[str, Any]:
+    """Return how far the budget reaches if everyone trains from the first slot on."""
+    within = replace(problem, traces=problem.traces.window(problem.first_slot, problem.horizon), deadline=None)
+    try:
+        made = no_slack_plan(within)
+    except InfeasibleError as error:
+        return {"rounds": 0, "message": str(error)}
+    return {
+        "rounds": made.problem.rounds,
+        "emissions_kg": made.emissions_kg,
+        "slots": int(made.slots_per_client.sum()),
+        "message": f"Without slack the budget pays {made.problem.rounds} rounds of everyone, from the first slot on.",
+    }
+
+
+def metrics_answer(found: Plan) -> dict[str, Any]:
+    """Return figures of the schedule; infinity, which JSON lacks, is the text "inf"."""
+    figures, names = found.metrics, found.problem.fleet.names
+    return {
+        "rho_h": "inf" if math.isinf(figures.rho_h) else figures.rho_h,
+        "tv_distance": figures.tv_distance,
+        "rho_t": figures.rho_t,
+        "rho_s": figures.rho_s,
+        "rho_ts": figures.rho_ts,
+        "effective_updates": figures.effective_updates,
+        "longest_absence": int(figures.longest_absence.max()),
+        "never": [str(names[client]) for client in figures.never[:20]],
+        "never_count": len(figures.never),
+    }
+
+
+def bits(packed: NDArray[np.uint8]) -> dict[str, Any]:
+    """Return a matrix of bits in a twentieth of its size as JSON lists."""
+    return {
+        "rows": len(packed),
+        "row_bytes": int(packed.shape[1]),
+        "encoding": "base64 of rows of bits, the first slot in the highest bit",
+        "data": base64.b64encode(np.ascontiguousarray(packed).tobytes()).decode(),
+    }
+
+
+def rounded(values: NDArray[np.float64], digits: int = 6) -> list[float]:
+    """Return JSON numbers without digits that nobody reads."""
+    listed: list[float] = np.round(values, digits).tolist()
+    return listed

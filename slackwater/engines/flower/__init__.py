@@ -1,0 +1,42 @@
+"""Schedules on Flower: in this process, in Flower's simulation, or on SuperLink and SuperNodes.
+
+Names are imported when first used, because Flower takes seconds to load.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slackwater.lazy import lazily
+
+if TYPE_CHECKING:
+    from slackwater.engines.flower.client import LocalTrainingError, Meter, OutOfTimeError, measured, register
+    from slackwater.engines.flower.grid import GridTransport, InProcessGrid
+    from slackwater.engines.flower.launch import deployed, in_process
+    from slackwater.engines.flower.strategy import CarbonAware, run
+
+_HOME = {
+    "client": ("LocalTrainingError", "Meter", "OutOfTimeError", "measured", "register"),
+    "grid": ("GridTransport", "InProcessGrid"),
+    "launch": ("deployed", "in_process"),
+    "strategy": ("CarbonAware", "run"),
+}
+__all__ = [
+    "CarbonAware",
+    "GridTransport",
+    "InProcessGrid",
+    "LocalTrainingError",
+    "Meter",
+    "OutOfTimeError",
+    "deployed",
+    "in_process",
+    "measured",
+    "register",
+    "run",
+]
+
+__getattr__ = lazily(__name__, {name: module for module, names in _HOME.items() for name in names})
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,123 @@
+"""A Flower app's folder: its components and its run config, and a new app to start from."""
+
+from __future__ import annotations
+
+import importlib
+import keyword
+import re
+import sys
+import tomllib
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from slackwater.errors import ScenarioError
+
+_HINT = "Make one to start from with: slackwater flower new myapp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class App:
+    """What pyproject.toml says of an app."""
+
+    folder: Path
+    server: str  # module:attribute of its ServerApp
+    client: str
+    config: dict[str, Any]  # run config, nested keys joined by dots as Flower does
+
+    @classmethod
+    def read(cls, folder: str | Path) -> App:
+        """Read the app from the folder that holds pyproject.toml."""
+        where = Path(folder).expanduser().absolute()
+        path = where / "pyproject.toml"
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ScenarioError(f"There is no Flower app in {where}: it has no pyproject.toml. {_HINT}") from None
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+            raise ScenarioError(f"{path} cannot be read: {error}.") from None
+        section = _table(_table(_table(content, "tool"), "flwr"), "app")
+        components = _table(section, "components")
+        for part in ("serverapp", "clientapp"):
+            if not isinstance(components.get(part), str) or ":" not in components[part]:
+                raise ScenarioError(
+                    f'{path}: [tool.flwr.app.components] must name {part}, like {part} = "myapp.server_app:app". {_HINT}'
+                )
+        return cls(
+            folder=where,
+            server=components["serverapp"],
+            client=components["clientapp"],
+            config=_flat(_table(section, "config")),
+        )
+
+    def load(self, reference: str) -> Any:
+        """Import a component."""
+        module_name, _, attribute = reference.partition(":")
+        self._make_importable(module_name.split(".")[0])
+        try:
+            found: Any = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name != module_name and not module_name.startswith(f"{error.name}."):
+                raise
+            raise ScenarioError(
+                f"The app in {self.folder} names {reference!r}, but has no module {module_name!r}."
+            ) from None
+        for part in attribute.split("."):
+            if not hasattr(found, part):
+                raise ScenarioError(
+                    f"The app in {self.folder} names {reference!r}, but {module_name} has no {attribute!r}."
+                )
+            found = getattr(found, part)
+        return found
+
+    def _make_importable(self, package: str) -> None:
+        """Put the app first on the path; forget a package of the same name from another app."""
+        folder = str(self.folder)
+        if sys.path[:1] != [folder]:
+            sys.path.insert(0, folder)
+        origin = getattr(sys.modules.get(package), "__file__", None)
+        if origin is not None and not Path(origin).is_relative_to(self.folder):
+            for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+                del sys.modules[name]
+            importlib.invalidate_caches()
+
+
+def _table(content: dict[str, Any], name: str) -> dict[str, Any]:
+    found = content.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+_NAME = "myapp"  # what the template is called; it becomes the name of the new app
+_VALID = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")  # what Flower takes as a project's name
+_MODULES = ("__init__.py", "client_app.py", "server_app.py", "task.py")
+_TEXTS = ("pyproject.toml", "README.md", "scenario.toml")
+
+
+def new_app(folder: Path) -> list[Path]:
+    """Write the app into a new folder, named like it; the files that were made."""
+    name, project = folder.name.replace("-", "_"), folder.name.replace("_", "-")
+    if not _VALID.fullmatch(project) or keyword.iskeyword(name) or name in ("slackwater", "flwr", "torch"):
+        raise ScenarioError(
+            f"An app cannot be called {folder.name!r}: Flower and Python want letters, digits and hyphens, a letter first, "
+            "and at most 32 of them, like myapp."
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ScenarioError(f"{folder} is there already, and not empty. Name another folder.")
+    template = files("slackwater.engines.flower") / "template"
+    wanted = [(file, folder / name / file) for file in _MODULES] + [(file, folder / file) for file in _TEXTS]
+    for file, path in wanted:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = (template / file).read_text(encoding="utf-8").replace(f'name = "{_NAME}"', f'name = "{project}"')
+        path.write_text(text.replace(_NAME, name), encoding="utf-8")
+    return [path for _, path in wanted]

@@ -1,0 +1,363 @@
+"""Flower's connections: `$FLWR_HOME/config.toml`, read only to refuse plain text over a network."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import logging
+import os
+import platform
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from slackwater.engines.flower.app import App
+from slackwater.errors import MissingExtraError, ScenarioError, SlackwaterError
+from slackwater.ledger.run import FILE, Run
+from slackwater.ledger.schema import LOCK
+from slackwater.live.folder import PLAN, RunStopped
+from slackwater.planning.plan import Plan
+
+_LOCAL = (":local:", ":local-in-memory:")  # Flower's own words for a SuperLink that it starts on this machine
+_PORT = 8000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """How a SuperLink is reached."""
+
+    name: str
+    address: str
+    insecure: bool
+
+    @property
+    def on_loopback(self) -> bool:
+        """Return whether messages never leave this machine."""
+        if self.address in _LOCAL or self._host_and_port[0] == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self._host_and_port[0]).is_loopback
+        except ValueError:
+            return False
+
+    def answers(self, timeout_s: float = 5.0) -> bool:
+        """Return whether anything listens there now."""
+        if self.address in _LOCAL:
+            return True
+        try:
+            with socket.create_connection(self._host_and_port, timeout=timeout_s):
+                return True
+        except OSError:
+            return False
+
+    @property
+    def _host_and_port(self) -> tuple[str, int]:
+        parts = urlsplit(self.address if "//" in self.address else f"//{self.address}")
+        return parts.hostname or "", parts.port or _PORT
+
+
+def flower_home() -> Path:
+    """Return the folder of Flower's configuration."""
+    return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+
+
+def read_connection(name: str) -> Connection:
+    """Return a connection by its name."""
+    path = flower_home() / "config.toml"
+    try:
+        sections = tomllib.loads(path.read_text(encoding="utf-8")).get("superlink", {})
+    except FileNotFoundError:
+        sections = {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ScenarioError(f"Flower's configuration {path} cannot be read: {error}.") from None
+    known = {key: value for key, value in sections.items() if isinstance(value, dict)}
+    if name not in known:
+        names = f"It knows {', '.join(sorted(known))}." if known else "It knows none."
+        raise ScenarioError(
+            f"There is no SuperLink connection {name!r} in {path}. {names} Add one:\n\n[superlink.{name}]\n"
+            'address = "superlink.example.org:8000"\nroot-certificates = "/path/to/ca.crt"'
+        )
+    section = known[name]
+    address = section.get("address", "")
+    if not isinstance(address, str) or not address:
+        raise ScenarioError(f"{path}, [superlink.{name}]: address is missing.")
+    return Connection(name=name, address=address, insecure=section.get("insecure") is True)
+
+
+def check_secure(connection: Connection, *, allow_insecure: bool) -> None:
+    """Refuse plain text to another machine, unless the user insists."""
+    if connection.insecure and not connection.on_loopback and not allow_insecure:
+        raise ScenarioError(
+            f"The connection {connection.name!r} to {connection.address} is in plain text (insecure = true): models and names "
+            "could be read and changed on the way. Give it root-certificates instead (docs/guides/live-on-flower.md shows how), or "
+            "insist with --allow-insecure."
+        )
+
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+_BACK_OFF_S = (5.0, 300.0)
+_COMMAND_S = 120.0  # a command of Flower's that takes longer hangs
+_SAID = 300  # characters of a command's last line that a message shows
+_MOST_FAILURES = 3  # starts in a row that came to nothing, with a SuperLink that answers: the app itself is wrong
+_MISSING = 2  # looks in a row at which nobody had the run's file open: the ServerApp's process is gone
+_LOOK_S, _LOOK_HELD_S = 5.0, 30.0
+"""Between two questions to the SuperLink, each a process of Flower's: while nobody has the run open, and else."""
+_SHORT_S = 120.0  # a start that lasted longer did something, if only waiting for its slot
+
+
+def in_process(app_dir: str | Path, folder: str | Path) -> None:
+    """Carry out the run prepared in `folder` with the app's ServerApp and ClientApp, each client called in turn."""
+    try:
+        from flwr.app import Context, RecordDict
+    except ModuleNotFoundError:
+        raise MissingExtraError("Flower", "flower") from None
+    from slackwater.engines.flower.grid import InProcessGrid
+    from slackwater.engines.flower.strategy import RUN
+
+    app, where = App.read(app_dir), Path(folder).absolute()
+    fleet = Plan.load(where / PLAN).problem.fleet
+    config: dict[str, Any] = {**app.config, RUN: str(where)}
+    nodes: dict[str, dict[str, bool | int | float | str]] = {
+        str(name): {"zone": str(zone), "partition-id": number}
+        for number, (name, zone) in enumerate(zip(fleet.names, fleet.zone, strict=True))
+    }
+    grid = InProcessGrid(app.load(app.client), nodes, run_config=config)
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+    app.load(app.server)(grid, context)
+
+
+def deployed(
+    app_dir: str | Path,
+    superlink: str,
+    folder: str | Path,
+    *,
+    allow_insecure: bool = False,
+    poll_s: float = 2.0,
+    patience_s: float = 86_400.0,
+    stop: threading.Event | None = None,
+) -> None:
+    """Carry out the run prepared in `folder` on a SuperLink, and stay until it is over.
+
+    A ServerApp or SuperLink that dies is followed by a new Flower run, which goes on where the folder's file says. Gives
+    up when nothing was done, or the SuperLink not reached, for `patience_s`. `stop`, or Ctrl-C, stops the Flower run too.
+    """
+    app, where = App.read(app_dir), Path(folder).absolute()
+    connection = read_connection(superlink)
+    check_secure(connection, allow_insecure=allow_insecure)
+    _Watch(app, connection, where, poll_s=poll_s, patience_s=patience_s, stop=stop or threading.Event()).until_done()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowerRun:
+    """A run as `flwr ls` shows it."""
+
+    status: str
+    details: str
+
+    @property
+    def finished(self) -> bool:
+        """Return whether its ServerApp has ended, in whatever way."""
+        return self.status.startswith("finished")
+
+
+class _CommandError(SlackwaterError):
+    """A command of Flower's failed, most often because the SuperLink cannot be reached."""
+
+
+class _Watch:
+    """One plan on one SuperLink, over as many Flower runs as it takes."""
+
+    def __init__(
+        self, app: App, connection: Connection, folder: Path, *, poll_s: float, patience_s: float, stop: threading.Event
+    ) -> None:
+        self._app, self._connection, self._folder, self._stop = app, connection, folder, stop
+        self._poll_s, self._patience_s = poll_s, patience_s
+        self._reached_at = time.monotonic()
+
+    def until_done(self) -> None:
+        """Start the app as often as it takes. One that never got as far as a round is given up soon: it is wrong."""
+        pause, failures, active_at = _BACK_OFF_S[0], 0, time.monotonic()
+        while not self._done():
+            progress, began = self._progress(), time.monotonic()
+            try:
+                why = self._ended(self._one_run())
+            except _CommandError as error:
+                why = str(error)
+            if self._done():
+                return
+            if self._progress() != progress or time.monotonic() - began > _SHORT_S:
+                pause, failures, active_at = _BACK_OFF_S[0], 0, time.monotonic()
+            elif self._connection.answers():
+                failures += 1
+            idle_s = time.monotonic() - active_at
+            if failures >= _MOST_FAILURES and not self._progress():
+                raise SlackwaterError(
+                    f"The app was started {failures} times and did nothing. The last time: {why} See its log with: flwr log RUN_ID "
+                    f"{self._connection.name} --show"
+                )
+            if idle_s > self._patience_s:
+                raise SlackwaterError(
+                    f"Nothing was done for {idle_s / 3600:.1f} hours. The last time: {why} Nothing is lost; go on with: slackwater "
+                    f"resume {self._folder}"
+                )
+            log.warning("%s Starting the app again in %.0f s.", why, pause)
+            self._rest(pause)
+            pause = min(pause * 2, _BACK_OFF_S[1])
+
+    def _one_run(self) -> FlowerRun:
+        """Start a Flower run and watch it to its end."""
+        former = _holder(self._folder)
+        run_id = self._start()
+        log.info("Flower run %s started.", run_id)
+        began, missing, looked = False, 0, 0.0
+        try:
+            while not self._done():
+                self._rest(self._poll_s)
+                # Who takes the lock writes its name. Only then is the lock tried: before, that could make it fail.
+                began = began or _holder(self._folder) != former
+                held = began and _is_locked(self._folder)
+                missing = missing + 1 if began and not held else 0
+                if missing >= _MISSING and not self._done():
+                    # Flower would notice after a minute or more without its heartbeat.
+                    self._flower("stop", run_id, self._connection.name, "--format", "json")
+                    return FlowerRun(status="finished:failed", details="its process is gone.")
+                if time.monotonic() - looked < (_LOOK_HELD_S if held else _LOOK_S):
+                    continue
+                looked = time.monotonic()
+                try:
+                    now = self._look(run_id)
+                except _CommandError as error:
+                    if time.monotonic() - self._reached_at > self._patience_s:
+                        raise
+                    log.warning("%s Looking again in %.0f s.", error, _LOOK_S)
+                    continue
+                if now is None:
+                    return FlowerRun(status="finished:failed", details="the SuperLink no longer knows its run.")
+                if now.finished:
+                    return now
+            return FlowerRun(status="finished:completed", details="")
+        except (RunStopped, KeyboardInterrupt):
+            with contextlib.suppress(_CommandError):
+                self._flower("stop", run_id, self._connection.name, "--format", "json")
+            raise
+
+    def _ended(self, ended: FlowerRun) -> str:
+        """Return why a run ended before the plan did."""
+        if ended.status.endswith("stopped"):
+            raise RunStopped(
+                f"The Flower run was stopped (flwr stop). Everything is kept; go on with: slackwater resume {self._folder}"
+            )
+        return f"The ServerApp ended before the run was done: {_sentence(ended.details or ended.status)}"
+
+    def _start(self) -> str:
+        from slackwater.engines.flower.strategy import RUN
+
+        override = f"{RUN}={json.dumps(str(self._folder))}"
+        answer = self._flower("run", str(self._app.folder), self._connection.name, "--format", "json", "-c", override)
+        return str(answer["run-id"])
+
+    def _look(self, run_id: str) -> FlowerRun | None:
+        answer = self._flower("ls", self._connection.name, "--run-id", run_id, "--format", "json")
+        runs = answer.get("runs") or []
+        if not runs:
+            return None
+        return FlowerRun(status=str(runs[0].get("status", "")), details=str(runs[0].get("status-details", "")))
+
+    def _flower(self, *arguments: str) -> dict[str, Any]:
+        """Run a command of Flower's, and return its answer in JSON."""
+        env = {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_TELEMETRY_ENABLED": "0", **os.environ}
+        command = [flwr_command(), *arguments]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, env=env)
+        except subprocess.TimeoutExpired:
+            raise _CommandError(f"`flwr {arguments[0]}` did not come back within {_COMMAND_S:.0f} s.") from None
+        answer = _json_in(done.stdout)
+        if answer is None or not answer.get("success"):
+            said = (answer or {}).get("error-message") or done.stderr.strip() or done.stdout.strip()
+            last = str(said or "no reason given").strip().splitlines()[-1:]
+            raise _CommandError(f"`flwr {arguments[0]}` failed: {_sentence(''.join(last).strip()[:_SAID])}")
+        self._reached_at = time.monotonic()
+        return answer
+
+    def _rest(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise RunStopped(f"Stopped. Everything is kept; go on with: slackwater resume {self._folder}")
+
+    def _done(self) -> bool:
+        return _read(self._folder, lambda run: run.status == "done", False)
+
+    def _progress(self) -> int:
+        """Return a number that grows while the run makes progress."""
+        return _read(self._folder, lambda run: sum(1 for _ in run.ledger.charges()), 0)
+
+
+def _holder(folder: Path) -> str:
+    """Return which process last took the run's lock."""
+    try:
+        return (folder / LOCK).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _is_locked(folder: Path) -> bool:
+    """Return whether a process has the run open to write; True where that cannot be known."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    if _holder(folder).split()[1:] not in ([], [platform.node()]):  # a shared disk, which may not share its locks
+        return True
+    try:
+        with (folder / LOCK).open("rb") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
+
+
+def flwr_command() -> str:
+    """Return Flower's command: the one beside this Python, else the one on the path."""
+    beside = Path(sys.executable).parent / "flwr"
+    found = str(beside) if beside.exists() else shutil.which("flwr")
+    if found is None:
+        raise MissingExtraError("Flower", "flower")
+    return found
+
+
+def _read(folder: Path, look: Callable[[Run], T], otherwise: T) -> T:
+    """Read something from the run's file, while another process may be writing it."""
+    if not (folder / FILE).exists():
+        return otherwise
+    try:
+        with Run.open(folder, read_only=True) as run:
+            return look(run)
+    except (SlackwaterError, sqlite3.Error):  # it is being made, or its disk is full
+        return otherwise
+
+
+def _json_in(text: str) -> dict[str, Any] | None:
+    """Return the JSON object that a command printed, among its other lines."""
+    for start, line in enumerate(lines := text.splitlines()):
+        if line.lstrip().startswith("{"):
+            try:
+                found = json.loads("\n".join(lines[start:]))
+            except ValueError:
+                continue
+            return found if isinstance(found, dict) else None
+    return None
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -1,0 +1,170 @@
+"""Work and replies of `slackwater.live` as Flower's records, and back.
+
+Out: "arrays" is the model, "config" the slot and the user's settings. Back: "arrays" and "metrics" as in any Flower app,
+and "slackwater", in which our client helper states its name, time and measured energy.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from slackwater.live.sites import Arrays, Outcome, Reply, Work
+
+ARRAYS, CONFIG, METRICS, OWN = "arrays", "config", "metrics", "slackwater"
+NAME, ZONE, POWER = "name", "zone", "power-w"
+PARTITION, PARTITIONS = "partition-id", "num-partitions"
+QUERY = "query.slackwater"  # the message by which a node is asked who it is
+_LOSSES = ("train-loss", "train_loss", "loss")
+_FAILURE = re.compile(r"\[slackwater (\{.*?\})\]")
+_RAISED = re.compile(r"<class '([\w.]+)'>:<'(.*)'>", flags=re.DOTALL)  # how Flower shows an error that an app raised
+_OUT_OF_TIME = "out-of-time"
+_NODE_UNAVAILABLE, _EXPIRED = 5, (3, 4)
+"""Flower's codes for a node whose heartbeat stopped, and for a message or reply that is no longer there."""
+
+
+def to_arrays(arrays: Arrays) -> ArrayRecord:
+    """Return a model as Flower's record, in its own order."""
+    return ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
+
+
+def from_arrays(record: ArrayRecord) -> dict[str, Any]:
+    """Return a model from Flower's record."""
+    return {name: value.numpy() for name, value in record.items()}
+
+
+def as_arrays(model: Mapping[str, Any] | ArrayRecord) -> Arrays:
+    """Return a model as arrays by name, from a state dict of tensors or arrays, or Flower's record."""
+    if isinstance(model, ArrayRecord):
+        return from_arrays(model)
+    state: Mapping[str, Any] = model
+    return {name: value.detach().cpu().numpy() if hasattr(value, "detach") else value for name, value in state.items()}
+
+
+def to_content(work: Work, arrays: ArrayRecord, left_s: float) -> RecordDict:
+    """Return what a client is sent; `left_s` is for clients whose clock is wrong."""
+    config = ConfigRecord(
+        {
+            **work.config,
+            "server-round": work.number + 1,
+            "slot": work.slot,
+            "number": work.number,
+            "attempt": work.attempt,
+            "seed": work.seed,
+            "ends-at": work.ends_at.timestamp(),
+            "seconds-left": left_s,
+        }
+    )
+    return RecordDict({ARRAYS: arrays, CONFIG: config})
+
+
+def to_reply(client: str, message: Message, *, verified: bool) -> Reply:
+    """Return what a message says of a client's work; one that cannot be read is a failure, with the reason.
+
+    A claimed energy counts only if it is a possible number: the runner compares it with the power.
+    """
+    if message.has_error():
+        return _failure(client, message)
+    content = message.content
+    own = dict(content.config_records.get(OWN, {}))
+    claimed = own.get(NAME)
+    if verified and claimed is not None and claimed != client:
+        return Reply(
+            client=client,
+            outcome="failed",
+            error=f"The node is registered as {client!r} but says it is {claimed!r}: its update is not used. "
+            "Correct its --node-config, or the name it was registered under.",
+        )
+    metrics = dict(_only(content.metric_records, METRICS) or {})
+    told: dict[str, Any] = {**own, **metrics}
+    record = _only(content.array_records, ARRAYS)
+    times = _times(told)
+    if record is None:
+        return Reply(client=client, outcome="failed", error=f"{client!r} replied without a model.", **times)
+    try:
+        arrays = from_arrays(record)
+    except (TypeError, ValueError) as error:
+        unreadable = f"The model of {client!r} cannot be read: {error}"
+        return Reply(client=client, outcome="failed", error=unreadable, **times)
+    samples = _number(told.get("num-examples"))
+    return Reply(
+        client=client, outcome="done", arrays=arrays,
+        loss=next((_number(told[key], finite=False) for key in _LOSSES if key in told), None),
+        samples=None if samples is None else int(samples), **times,
+    )  # fmt: skip
+
+
+def failure_text(sentence: str, told: Mapping[str, Any]) -> str:
+    """Return a failure's reason: Flower lets it carry text only, so what was measured travels inside."""
+    return f"{sentence} [slackwater {json.dumps(dict(told))}]"
+
+
+def _failure(client: str, message: Message) -> Reply:
+    code, reason = message.error.code, message.error.reason or ""
+    found = _FAILURE.search(reason)
+    told: dict[str, Any] = {}
+    if found:
+        try:
+            said = json.loads(found[1])
+        except (ValueError, RecursionError):
+            said = None
+        told = said if isinstance(said, dict) else {}
+    outcome: Outcome = "failed"
+    if code == _NODE_UNAVAILABLE:
+        outcome, reason = "lost", f"The node of {client!r} is gone."
+    elif code in _EXPIRED or told.get(_OUT_OF_TIME):
+        outcome = "late"
+    return Reply(client=client, outcome=outcome, error=_plain(reason) or f"Flower's error {code}.", **_times(told))
+
+
+def _plain(reason: str) -> str:
+    """Return the reason without what was measured, and without Flower's marks around an error of ours."""
+    text = _FAILURE.sub("", reason).strip()
+    raised = _RAISED.fullmatch(text)
+    if raised is None:
+        return text
+    kind, said = raised[1].rpartition(".")[2], raised[2].strip()
+    return said if kind == "LocalTrainingError" else f"{kind}: {said}"
+
+
+def _times(told: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "started_at": _moment(told.get("started-at")),
+        "ended_at": _moment(told.get("ended-at")),
+        "energy_kwh": _number(told.get("energy-kwh")),
+        "evaluation_seconds": _number(told.get("evaluation-seconds")),
+    }
+
+
+def _only(records: Mapping[str, Any], usual: str) -> Any:
+    """Return the record of the usual name, or the only one there is."""
+    if usual in records:
+        return records[usual]
+    return next(iter(records.values())) if len(records) == 1 else None
+
+
+def _number(value: object, *, finite: bool = True) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return None
+    if not finite:  # a loss that is not a number is for the runner to see
+        return number
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def _moment(value: object) -> datetime | None:
+    number = _number(value)
+    try:
+        return None if number is None else datetime.fromtimestamp(number, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None

@@ -1,0 +1,280 @@
+"""Start a scenario with an engine: `run` it in real time, `rehearse` it on a past period, `execute` a prepared folder."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slackwater import time_source
+from slackwater.errors import ScenarioError
+from slackwater.intensity.forecast.archive import ForecastArchive, read_archive
+from slackwater.intensity.forecast.base import Forecast
+from slackwater.intensity.forecast.forecasters import forecaster
+from slackwater.intensity.load import TYPICAL
+from slackwater.intensity.traces import Traces
+from slackwater.lazy import require
+from slackwater.planning.plan import DEFAULT_AGGREGATOR
+from slackwater.planning.planner import plan
+from slackwater.planning.problem import Problem
+from slackwater.scenario import Scenario, load_scenario
+from slackwater.units import iso
+
+if TYPE_CHECKING:
+    from slackwater.live.rehearsal import Rehearsal
+    from slackwater.live.status import LiveStatus
+    from slackwater.live.trust import Begun
+
+log = logging.getLogger(__name__)
+Watch = Callable[[Path], AbstractContextManager[None]]
+_PAST, _AFTER = timedelta(days=56), timedelta(days=2)
+"""Actuals around a run that is played back: forecasters and bounds need four weeks before it, the reserve needs more."""
+
+
+def forecast(traces: Traces, *, hours: int = 96, method: str = "ridge", **options: Any) -> Forecast:
+    """Forecast the intensity after the end of some traces, with an interval.
+
+    Args:
+        traces: The past, kg/kWh by zone and slot.
+        hours: How far to look ahead.
+        method: Name of a forecaster, such as "ridge", "persistence" or "same-hour-mean".
+        options: Options of the forecaster, such as `days` of "same-hour-mean".
+    """
+    return forecaster(method, **options).forecast(traces, hours * 60 // traces.slot_minutes)
+
+
+def run(
+    scenario: Scenario | str | Path,
+    *,
+    app: str | Path,
+    out: str | Path = "run",
+    superlink: str | None = None,
+    allow_insecure: bool = False,
+    replan: str | None = None,
+    auto: bool = False,
+    aggregator: str | None = None,
+    tell: Callable[[str], None] = log.info,
+    watch: Watch = lambda folder: nullcontext(),
+    **settings: Any,
+) -> LiveStatus:
+    """Carry out a scenario in real time with a Flower app, and return the status at its end.
+
+    Args:
+        scenario: The scenario or its file.
+        app: Folder of the Flower app that trains.
+        out: Run folder, new or empty; `slackwater resume` continues a run that was stopped.
+        superlink: Connection of Flower's config.toml. Default: all clients train in this process.
+        allow_insecure: Whether a SuperLink on another machine may be used without TLS.
+        replan: How often to re-plan, such as "1h" or "never". Default: "1h" with providers, "never" with files.
+        auto: Choose the window, alpha and the aggregator from the carbon data.
+        aggregator: How updates are combined before the window. Default: as the plan recommends.
+        tell: Called with a sentence when the run is prepared.
+        watch: Called with the run folder; the context that it returns is open while the run lasts.
+        settings: Other fields of `slackwater.live.LiveSettings`, such as `seed` and `forecast`.
+    """
+    require("flwr")
+    from slackwater.live.folder import LiveSettings, prepare
+
+    asked = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
+    problem = asked.problem()
+    over = problem.slot_start(problem.horizon)
+    if over <= time_source.now():
+        raise ScenarioError(
+            f"The scenario ended {iso(over)}. Rehearse it with: slackwater rehearse {asked.path} --app {app}. Or move its "
+            "start."
+        )
+    engine = _engine(superlink, allow_insecure) | {"app": str(Path(app).absolute())}
+    found = plan(problem, auto=auto)
+    settings |= {"aggregator": aggregator or found.aggregator, "engine": engine}
+    settings["replan_slots"] = _slots(replan or ("1h" if asked.has_providers else "never"), problem)
+    actuals: Traces | None = None
+    if asked.has_providers:
+        settings["source"] = "providers"
+        settings["data"] = asked.located_data() | {"folder": str(asked.path.parent.absolute())}
+    elif settings["replan_slots"] is None:
+        settings["source"] = "plan"
+    else:
+        settings["source"] = "playback"
+        actuals = asked.actuals(problem.first_slot - _PAST, over + _AFTER)
+    prepare(out, found, LiveSettings(**settings), actuals=actuals)
+    tell(f"prepared {out}; look at it from anywhere with: slackwater status {out}")
+    return execute(out, engine, watch=watch)
+
+
+def rehearse(
+    scenario: Scenario | str | Path,
+    *,
+    app: str | Path | None = None,
+    task: str | None = None,
+    task_data: str | Path | None = None,
+    start: datetime | None = None,
+    out: str | Path = "rehearsal",
+    superlink: str | None = None,
+    allow_insecure: bool = False,
+    replan: str = "1h",
+    forecast: str = "blend",
+    forecasts: str | Path | None = None,
+    lag: int = 1,
+    auto: bool = False,
+    aggregator: str | None = None,
+    tell: Callable[[str], None] = log.info,
+    watch: Watch = lambda folder: nullcontext(),
+    **settings: Any,
+) -> Rehearsal | None:
+    """Rehearse a scenario on a past period with the forecasts of that time, and return what it came to.
+
+    Returns None if the run did not end; its folder has the status.
+
+    Args:
+        scenario: The scenario or its file.
+        app: Folder of the Flower app that trains. Default: the task.
+        task: Built-in task to train instead of an app. Default: "digits".
+        task_data: Folder with the files of the task's data set.
+        start: Start of the rehearsed run, with a time zone. Default: the scenario's, or the last period that is over.
+        out: Run folder, new or empty.
+        superlink: Connection of Flower's config.toml. Default: all clients train in this process.
+        allow_insecure: Whether a SuperLink on another machine may be used without TLS.
+        replan: How often to re-plan, such as "1h" or "never".
+        forecast: Name of the forecaster.
+        forecasts: CSV files of forecasts that a provider issued. Default: those in the cache.
+        lag: Slots after its end until a slot's actual is known.
+        auto: Choose the window, alpha and the aggregator from the carbon data.
+        aggregator: How updates are combined before the window. Default: "echo".
+        tell: Called with a sentence for each step that a user should know of.
+        watch: Called with the run folder; the context that it returns is open while the run lasts.
+        settings: Other fields of `slackwater.live.LiveSettings`, such as `seed` and `slot_seconds`.
+    """
+    if app is not None and task is not None:
+        raise ScenarioError("Give --app or --task, not both.")
+    require("torch" if app is None and superlink is None else "flwr")
+    from slackwater.live.folder import LiveSettings
+    from slackwater.live.rehearsal import outcome, prepare_rehearsal
+
+    asked = _in_the_past(scenario if isinstance(scenario, Scenario) else load_scenario(scenario), start, tell)
+    end = asked.start + asked.length
+    actuals = asked.actuals(asked.start - _PAST, end + _AFTER)
+    problem = asked.problem(actuals)
+    engine = _engine(superlink, allow_insecure)
+    if app is not None:
+        engine["app"] = str(Path(app).absolute())
+    elif superlink is not None:
+        raise ScenarioError("A SuperLink runs an app: name it with --app DIR.")
+    else:
+        options = {} if task_data is None else {"data": str(Path(task_data).absolute())}
+        engine["task"] = {"name": task or "digits", "options": options}
+    chosen = LiveSettings(
+        **settings,
+        forecast=forecast,
+        aggregator=aggregator or DEFAULT_AGGREGATOR,
+        engine=engine,
+        source="playback",
+        lag_slots=lag,
+        replan_slots=_slots(replan, problem),
+    )
+    archive = _archive(asked, forecasts, end)
+    prepare_rehearsal(out, problem, actuals, chosen, archive=archive, auto=auto)
+    issued = f"what {archive.name} had issued, and " if archive is not None else ""
+    tell(
+        f"rehearsing {iso(asked.start)} to {iso(end)} in {out}, on {issued}the forecast {forecast!r}; "
+        f"look at it from anywhere with: slackwater status {out}"
+    )
+    return outcome(out) if execute(out, engine, watch=watch).stands == "done" else None
+
+
+def execute(
+    folder: str | Path,
+    engine: dict[str, Any],
+    *,
+    begun: Begun | None = None,
+    watch: Watch = lambda folder: nullcontext(),
+) -> LiveStatus:
+    """Carry out a prepared run with its engine, and return its status. The user trusts the app by now.
+
+    Args:
+        folder: The run folder.
+        engine: What the run's settings say of the engine: `task`, or `app` and `superlink`.
+        begun: What is known of who began the run and with which app. Default: it is begun now.
+        watch: Called with the run folder; the context that it returns is open while the run lasts.
+    """
+    from slackwater.live.status import read_status
+    from slackwater.live.trust import examine, remember
+
+    where = Path(folder)
+    if not engine.get("task"):
+        remember(begun or examine(where, engine))
+    with watch(where):
+        if engine.get("task"):
+            from slackwater.engines.task_sites import carry_out_task
+
+            carry_out_task(where)
+        else:
+            from slackwater.engines.flower import launch
+
+            if engine.get("superlink"):
+                insecure = bool(engine.get("allow_insecure"))
+                launch.deployed(engine["app"], engine["superlink"], where, allow_insecure=insecure)
+            else:
+                launch.in_process(engine["app"], where)
+    return read_status(where)
+
+
+def _engine(superlink: str | None, allow_insecure: bool) -> dict[str, Any]:
+    """Return the engine's settings beside its app or task; the run has an id from the beginning."""
+    from slackwater.live.trust import RUN_KEY
+
+    return {"superlink": superlink, "allow_insecure": allow_insecure, RUN_KEY: uuid.uuid4().hex}
+
+
+def _in_the_past(scenario: Scenario, start: datetime | None, tell: Callable[[str], None]) -> Scenario:
+    """Move the scenario to the time asked for, else to the last period that is over, if its own is not."""
+    if start is None:
+        if scenario.source == TYPICAL or scenario.start + scenario.length <= time_source.now():
+            return scenario
+        last = time_source.now() if scenario.has_providers else scenario.actuals().end
+        days = -((last - scenario.length - scenario.start) // timedelta(days=1))
+        start = scenario.start - max(days, 0) * timedelta(days=1)
+        tell(f"the scenario is still to come: the last period that is over is rehearsed, from {iso(start)} (--start)")
+    deadline = None if scenario.deadline is None else scenario.deadline + (start - scenario.start)
+    return scenario.model_copy(update={"start": start, "deadline": deadline})
+
+
+def _archive(scenario: Scenario, forecasts: str | Path | None, end: datetime) -> ForecastArchive | None:
+    """Return what a provider had issued, from files or else from the cache; None if nothing is known of it."""
+    if forecasts is not None:
+        return read_archive(forecasts, scenario.zones, factor=scenario.data.factor)
+    if not scenario.has_providers:
+        return None
+    from slackwater.intensity.feed import archive_of
+    from slackwater.intensity.providers.cache import Cache
+
+    factor = "lifecycle" if scenario.data.factor == "mixed" else scenario.data.factor
+    archive = archive_of({zone: Cache().issues(zone, factor, end) for zone in scenario.zones}, factor)
+    return archive if archive.issues else None
+
+
+def period(text: str) -> int | None:
+    """Return the hours of a period like "6h", or None for "never"; raise ValueError for any other text."""
+    if text.lower() == "never":
+        return None
+    hours = int(text[:-1]) if text[-1:].lower() == "h" and text[:-1].isdecimal() and text.isascii() else 0
+    if not hours:
+        raise ValueError(text)
+    return hours
+
+
+def _slots(replan: str, problem: Problem) -> int | None:
+    """Return the slots between two plans; None for never."""
+    try:
+        hours = period(replan)
+    except ValueError:
+        raise ScenarioError(f"--replan {replan!r} is not a period like 1h or 6h, nor never.") from None
+    if hours is None:
+        return None
+    minutes = problem.traces.slot_minutes
+    if hours > 1 and (hours * 60) % minutes:
+        raise ScenarioError(f"--replan {hours}h is not a whole number of slots of {minutes} minutes.")
+    return max(1, hours * 60 // minutes)

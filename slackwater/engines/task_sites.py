@@ -1,0 +1,64 @@
+"""Sites that train a built-in task in this process, without any federated engine: for rehearsals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from slackwater.live.folder import PLAN, LiveResult, load_settings
+from slackwater.live.runner import carry_out
+from slackwater.live.sites import Arrays, Reply, Site, Work
+from slackwater.planning.plan import Plan
+from slackwater.training import tasks
+from slackwater.training.local import LocalWork, evaluate, train_locally
+from slackwater.training.task import FlatModel, ModelMaker, Task
+
+LOCAL_WORK = {"steps": 30, "epochs": None, "batch_size": 128, "lr": 0.1, "weight_decay": 5e-4}
+"""What a client does in a round, as `train` does by default."""
+
+
+class TaskSites:
+    """The clients of a plan, each with its part of a task; always online, and trained one after another."""
+
+    def __init__(self, task: Task, names: Sequence[str], model: FlatModel, work: LocalWork) -> None:
+        self._task, self._names, self._model, self._work = task, list(names), model, work
+
+    def online(self) -> Mapping[str, Site]:
+        """Return everybody."""
+        return {name: Site(name=name) for name in self._names}
+
+    def train(self, work: Mapping[str, Work], until: datetime) -> Iterator[Reply]:
+        """Train each client from the model that it was sent, as `train` does."""
+        for name, one in work.items():
+            self._load(one.arrays)
+            start, buffers = self._model.vector.clone(), self._model.copy_buffers()
+            samples = self._task.clients[self._names.index(name)]
+            sent = train_locally(self._model, start, buffers, samples, self._task, self._work, one.seed)
+            arrays = {key: tensor.numpy().copy() for key, tensor in self._model.state_dict().items()}
+            yield Reply(client=name, outcome="done", arrays=arrays, loss=sent.loss, samples=len(samples))
+
+    def evaluate(self, arrays: Arrays) -> dict[str, float]:
+        """Return accuracy and loss on the global test set."""
+        self._load(arrays)
+        score = evaluate(self._model, self._task.test, self._task)
+        return {"accuracy": score.accuracy, "loss": score.loss, "samples": score.samples}
+
+    def _load(self, arrays: Arrays) -> None:
+        self._model.module.load_state_dict({key: torch.from_numpy(array.copy()) for key, array in arrays.items()})
+
+
+def carry_out_task(folder: str | Path) -> LiveResult:
+    """Carry out the run prepared in a folder with the task that its settings name, from where it stands."""
+    where = Path(folder)
+    settings = load_settings(where)
+    named: Mapping[str, Any] = settings.engine["task"]
+    names = [str(name) for name in Plan.load(where / PLAN).problem.fleet.names]
+    task = tasks.make(named["name"], clients=len(names), **named["options"])
+    model = ModelMaker(task, seed=settings.seed, device=torch.device("cpu"))()
+    sites = TaskSites(task, names, model, LocalWork(**LOCAL_WORK | named.get("work", {})))
+    initial = {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}
+    return carry_out(where, sites, initial, evaluate=sites.evaluate)

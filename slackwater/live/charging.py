@@ -1,0 +1,265 @@
+"""Charges of a live run, each step in one transaction: at the start of a round, at every reply, at its end."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from slackwater.ledger.journal import Attempt, Outcome
+from slackwater.ledger.ledger import Cause, Charge, Method, OverBudgetError
+from slackwater.ledger.run import Level, Run
+from slackwater.live.schedule_sources import Decision, ScheduleSource
+from slackwater.live.sites import Arrays, Attendance, Mask, Reply
+from slackwater.planning.problem import Problem
+
+BYTES_PER_GB, BYTES_PER_MB = 1e9, 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Energy of one client's round."""
+
+    energy_kwh: float  # what the ledger's training line is to hold: PUE in it, idle draw (which has its own line) not
+    seconds: float | None
+    method: Method
+    corrects: bool  # whether it is known better than when it was booked
+    evaluation_kwh: float | None = None  # what the evaluation line is to hold; None: what was booked
+    network_kwh: float | None = None  # what the network line is to hold; None: what was booked
+
+
+class Meter:
+    """Energy of replies; `slot_seconds` is the wall time of a slot, 0 where slots have none."""
+
+    def __init__(self, problem: Problem, slot_seconds: float) -> None:
+        fleet, costs = problem.fleet, problem.costs
+        self._full, self._idle, self._pue = costs.training_kwh, costs.idle_kwh, fleet.pue
+        self._share, self._network = problem.evaluation_share, costs.network_kwh
+        self._kwh_per_byte = problem.network_kwh_per_gb / BYTES_PER_GB
+        self._by_power = ~np.isnan(fleet.power_w) & np.isnan(fleet.energy_kwh)
+        self._slot_s = slot_seconds
+        share = 1.0 if problem.round_minutes is None else problem.round_minutes / problem.traces.slot_minutes
+        self.allowed_seconds = slot_seconds * share
+        """Wall time that a client may train for in a slot: its booked energy is that of its power over this time."""
+
+    def read(self, client: int, reply: Reply, sent_at: datetime, now: datetime) -> Reading:
+        """Return what the round drew. A late or lost client may still draw power, so all that was booked stands."""
+        full = float(self._full[client])
+        if reply.outcome in ("late", "lost"):
+            return Reading(energy_kwh=full, seconds=None, method="modelled", corrects=False)
+        seconds, network = _seconds(reply, sent_at, now), self._sent_kwh(client, reply)
+        measured = reply.energy_kwh
+        method: Method = "modelled"
+        if measured is not None and math.isfinite(measured) and measured >= 0:
+            waiting = float(self._idle[client]) * (min(1.0, seconds / self._slot_s) if self._slot_s else 0.0)
+            energy, method = max(0.0, measured * float(self._pue[client]) - waiting), "measured"
+        elif self._slot_s and self._by_power[client]:
+            energy = full * min(1.0, seconds / self.allowed_seconds)
+        else:
+            return Reading(energy_kwh=full, seconds=seconds, method=method, corrects=False, network_kwh=network)
+        training, evaluation = self._parts(energy, seconds, reply.evaluation_seconds)
+        return Reading(
+            energy_kwh=training, seconds=seconds, method=method, corrects=True, evaluation_kwh=evaluation,
+            network_kwh=network,
+        )  # fmt: skip
+
+    def _parts(self, energy_kwh: float, seconds: float, evaluation_s: float | None) -> tuple[float, float | None]:
+        """Return the energy of training and of evaluation: by the time that the client says, else by the planned share."""
+        if evaluation_s is None or not math.isfinite(evaluation_s) or evaluation_s < 0:
+            return energy_kwh, self._share * energy_kwh if self._share else None
+        evaluation = energy_kwh * (min(1.0, evaluation_s / seconds) if seconds > 0 else 0.0)
+        return energy_kwh - evaluation, evaluation
+
+    def _sent_kwh(self, client: int, reply: Reply) -> float | None:
+        """Return what sending the model and the reply took; None where the network is not counted."""
+        booked = float(self._network[client])
+        if not booked:
+            return None
+        back = 0 if reply.arrays is None else model_bytes(reply.arrays)
+        return booked / 2 + self._kwh_per_byte * back
+
+
+def model_bytes(arrays: Arrays) -> int:
+    """Return the size of a model's arrays, in bytes."""
+    return sum(int(array.nbytes) for array in arrays.values())
+
+
+def _seconds(reply: Reply, sent_at: datetime, now: datetime) -> float:
+    """Return the seconds by the client's own clock, if they are within what we saw."""
+    seen = max(0.0, (now - sent_at).total_seconds())
+    if reply.started_at is None or reply.ended_at is None:
+        return seen
+    own = (reply.ended_at - reply.started_at).total_seconds()
+    return own if 0 <= own <= seen else seen
+
+
+log = logging.getLogger(__name__)
+
+_SERVER_GONE = "the server stopped before the round was kept"
+_ERROR = 500  # characters of a client's error that are kept
+_SHOWN = 200  # of those that an event shows
+_ROUNDING = 1e-9
+
+Lines = dict[Cause, Charge]
+"""One client's charges of a round, by cause: training always, network and evaluation where they are counted."""
+
+
+class Charging:
+    """The run's ledger and journal, by clients' names."""
+
+    def __init__(self, run: Run, names: Sequence[str], meter: Meter, attendance: Attendance) -> None:
+        self._run, self._ledger, self._journal = run, run.ledger, run.journal
+        self._names, self._meter, self._attendance = list(names), meter, attendance
+        self._row = {name: client for client, name in enumerate(names)}
+        self._nobody: Mask = np.zeros(len(names), dtype=bool)
+
+    def start(self, decision: Decision, schedule: ScheduleSource, messages: Sequence[str], sent_at: datetime) -> Mask:
+        """Charge a slot at its upper bound, and record the decision; return who may start [client].
+
+        A round starts only if it fits the budget.
+        """
+        trains = decision.trains
+        try:
+            with self._run.transaction():
+                self._note_decision(decision, messages)
+                self._ledger.charge(*_lines(decision), protected_kg=decision.protected_kg, spent=not trains.any())
+                self._journal.note(*self._attempts(decision.slot, trains, "running", sent_at=sent_at))
+                self._journal.put(guide=schedule.state(), open=decision.slot if trains.any() else None)
+            return trains
+        except OverBudgetError as error:
+            return self.refuse(decision, schedule, messages, str(error))
+
+    def refuse(self, decision: Decision, schedule: ScheduleSource, messages: Sequence[str], why: str) -> Mask:
+        """Charge only the idle draw of a slot whose round does not start; nobody starts."""
+        slot, idle = decision.slot, [line for line in _lines(decision) if line.cause == "idle"]
+        with self._run.transaction():
+            self._note_decision(decision, messages)
+            self._ledger.charge(*idle, spent=True)
+            self._journal.note(*self._attempts(slot, decision.trains, "refused", error=why))
+            self._journal.put(guide=schedule.state(), open=slot)
+            self.say(f"The round of slot {slot} does not start: {why}", "warning", slot)
+        return self._nobody
+
+    def pass_over(self, decision: Decision) -> None:
+        """Charge the idle draw of a slot that has gone by, even over the budget."""
+        with self._run.transaction():
+            self._journal.note_planned(decision.slot, decision.expected_kg)
+            self._ledger.charge(*_lines(decision), spent=True)
+            if decision.missing.any():
+                who = self.named(decision.missing)
+                self.say(f"Slot {decision.slot} went by without a round; planned: {who}.", "warning", decision.slot)
+
+    def round_lines(self, slot: int) -> dict[str, Lines]:
+        """Return client -> cause -> its charge in a slot, as booked at the start; idle draw is left out."""
+        lines: dict[str, Lines] = {}
+        for line in self._ledger.charges(slot=slot):
+            if line.kind == "charge" and line.cause not in ("idle", "server"):
+                lines.setdefault(line.client, {})[line.cause] = line
+        return lines
+
+    def take(self, came: Sequence[tuple[Reply, datetime]], lines: Mapping[str, Lines], sent_at: datetime) -> None:
+        """Charge what replies, with the time at which each came, say of energy; whether updates are used is known later."""
+        with self._run.transaction():
+            for reply, at in came:
+                self._take(reply, lines[reply.client], sent_at, at)
+
+    def reject(self, slot: int, reasons: Mapping[int, str]) -> None:
+        """Record updates that are not used; their energy stays charged."""
+        for one in self._journal.attempts(slot=slot):
+            if why := reasons.get(self._row[one.client]):
+                self._journal.note(replace(one, outcome="rejected", error=why))
+                self.say(f"{one.client} rejected in slot {slot}, charged: {why}.", "warning", slot)
+
+    def close(self, slot: int, why: str = _SERVER_GONE) -> Mask:
+        """Record an unfinished slot as lost; it stays charged. Return who had started [client]."""
+        sent = [one for one in self._journal.attempts(slot=slot) if one.sent_at is not None]
+        unused = [one for one in sent if one.outcome in ("running", "done")]
+        self._journal.note(*(replace(one, outcome="lost", error=why) for one in unused))
+        if sent:
+            self.say(f"Slot {slot} is lost, and stays charged: {why}.", "warning", slot)
+        return np.isin(self._names, [one.client for one in sent])
+
+    def unlucky(self) -> set[str]:
+        """Return the clients with a slot that came to nothing."""
+        return {one.client for one in self._journal.attempts() if one.outcome != "done"}
+
+    def say(self, message: str, level: Level = "info", slot: int | None = None) -> None:
+        """Note an event, and log it."""
+        log.log(logging.INFO if level == "info" else logging.WARNING, "%s", message)
+        self._run.log(message, level=level, slot=slot)
+
+    def named(self, who: Mask) -> str:
+        """Return the names of clients [client], in a row."""
+        return ", ".join(self._names[client] for client in np.flatnonzero(who))
+
+    def _take(self, reply: Reply, lines: Lines, sent_at: datetime, now: datetime) -> None:
+        read, line = self._meter.read(self._row[reply.client], reply, sent_at, now), lines["training"]
+        attempt = Attempt(
+            slot=line.slot, client=reply.client, sent_at=sent_at, ended_at=now, outcome=reply.outcome,
+            seconds=read.seconds, energy_kwh=read.energy_kwh, method=read.method, error=reply.error[:_ERROR],
+        )  # fmt: skip
+        self._journal.note(attempt)
+        if read.corrects:
+            self._ledger.correct(
+                line, read.energy_kwh, method=read.method, started_at=reply.started_at, ended_at=reply.ended_at
+            )
+        if read.evaluation_kwh is not None:
+            self._book(lines, "evaluation", read.evaluation_kwh, read.method)
+        if read.network_kwh is not None:
+            self._book(lines, "network", read.network_kwh, "modelled")
+        held_kwh = sum(one.energy_kwh or 0.0 for cause, one in lines.items() if cause != "network")
+        drew_kwh = read.energy_kwh + (read.evaluation_kwh or 0.0)
+        if drew_kwh > held_kwh * (1 + _ROUNDING):
+            self.say(
+                f"{reply.client} drew {drew_kwh:.4g} kWh in slot {line.slot}, more than the "
+                f"{held_kwh:.4g} kWh that it was held at; all of it is charged. Is its power_w right?",
+                "warning",
+                line.slot,
+            )
+        if reply.outcome != "done":
+            why = f": {attempt.error[:_SHOWN].strip()}" if attempt.error else "."
+            self.say(f"{reply.client} {reply.outcome} in slot {line.slot}, charged{why}", "warning", line.slot)
+
+    def _book(self, lines: Lines, cause: Cause, energy_kwh: float, method: Method) -> None:
+        """Bring one cause of a round to its energy; one that nobody planned becomes a new line."""
+        if (line := lines.get(cause)) is not None:
+            if not math.isclose(energy_kwh, line.energy_kwh or 0.0, rel_tol=_ROUNDING):
+                self._ledger.correct(line, energy_kwh, method=method)
+            return
+        training = lines["training"]
+        assert training.intensity_kg_per_kwh is not None
+        kg = energy_kwh * training.intensity_kg_per_kwh
+        if energy_kwh > 0:
+            found = replace(training, cause=cause, energy_kwh=energy_kwh, kg=kg, method=method, planned=False, id=None)
+            self._ledger.charge(found, spent=True)
+
+    def _note_decision(self, decision: Decision, messages: Sequence[str]) -> None:
+        self._journal.note_planned(decision.slot, decision.expected_kg)
+        for message in (*messages, *decision.messages):
+            self.say(message, "warning", decision.slot)
+        if decision.missing.any():
+            absent = self._attempts(decision.slot, decision.missing, "offline")
+            self._journal.note(
+                *(replace(one, error=self._attendance.why_absent(self._row[one.client])) for one in absent)
+            )
+            self.say(
+                f"Not there in slot {decision.slot}, and not charged: {self.named(decision.missing)}.",
+                "warning",
+                decision.slot,
+            )
+        if decision.replan is not None:
+            self._journal.note_replan(decision.replan)
+
+    def _attempts(self, slot: int, who: Mask, outcome: Outcome, **more: Any) -> list[Attempt]:
+        return [Attempt(slot=slot, client=self._names[c], outcome=outcome, **more) for c in np.flatnonzero(who)]
+
+
+def _lines(decision: Decision) -> list[Charge]:
+    """Return what a decision books; each line says whether the plan in force expected it."""
+    expected = decision.expected_kg
+    return [replace(line, planned=(line.client, line.cause) in expected) for line in decision.charges]

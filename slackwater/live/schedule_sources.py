@@ -1,0 +1,481 @@
+"""Who trains in a slot of a live run: by a fixed plan, or re-planned on the intensity known when the slot begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slackwater import time_source
+from slackwater.errors import DataError
+from slackwater.intensity.feed import ProviderFeed
+from slackwater.intensity.forecast.base import Forecast, Forecaster, slots_per_day
+from slackwater.intensity.traces import INTERPOLATED, Traces
+from slackwater.ledger.journal import Replan
+from slackwater.ledger.ledger import Cause, Charge, IntensityKind, Ledger, ModelledCharges
+from slackwater.planning.plan import Plan
+from slackwater.planning.problem import Problem
+from slackwater.replanning.backtest import blind
+from slackwater.replanning.controller import Controller
+from slackwater.replanning.reserve import Bounds, Replay, replay
+from slackwater.replanning.run_state import Settings, State
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Decision:
+    """What a slot is to be."""
+
+    slot: int
+    trains: Mask  # [client]
+    missing: Mask  # [client], who would train if it could be reached
+    in_window: bool
+    expected_kg: Mapping[tuple[str, str], float]
+    """(client, cause) -> kg that the plan in force expects of the slot, of those who cannot be reached or paid for too."""
+    charges: tuple[Charge, ...]
+    """What the slot is booked at before it starts: at an upper bound, where the actual is not known."""
+    protected_kg: float  # kept for the window, where it is still to come
+    left: NDArray[np.int64]  # [client], slots before the window that are planned for it, this one included
+    before: int  # slots before the window, as planned now
+    replan: Replan | None = None
+    messages: tuple[str, ...] = ()
+
+
+class ScheduleSource(Protocol):
+    """Decides slot after slot; `state` is all it remembers."""
+
+    @property
+    def slot(self) -> int:
+        """Return the next slot to decide."""
+
+    @property
+    def finished(self) -> bool:
+        """Return whether all slots are decided."""
+
+    def settle(self, ledger: Ledger) -> int:
+        """Settle the charges whose actuals are known when the next slot begins; return how many lines."""
+
+    def decide(self, present: Mask, away: Mask, ledger: Ledger) -> Decision:
+        """Decide the next slot, with who can be reached [client]; clients that are `away` are not planned with."""
+
+    def realise(self, *, drew: Mask, used: Mask, missed: Mask, ledger: Ledger) -> None:
+        """Record the outcome of the slot last decided: who drew energy, whose work is used and who was missing, [client]."""
+
+    def lose(self, slot: int) -> None:
+        """Count the work of an earlier slot as lost: the model that it went into is gone."""
+
+    def coming(self) -> NDArray[np.bool_]:
+        """Return what is planned from the next slot on, [client, slot], including the window."""
+
+    def to_come_kg(self) -> NDArray[np.float64] | None:
+        """Return what the plan in force expects of every slot from the next on, kg; None where there is no plan."""
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as JSON holds it."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state."""
+
+
+class FixedPlan:
+    """The plan as it is. Its intensity is charged, actual or forecast as it says, so nothing is left to settle.
+
+    What is lost is not replaced, but the weights make up for it.
+    """
+
+    def __init__(self, plan: Plan, problem: Problem | None = None) -> None:
+        """Follow a plan; `problem` is what its slots are booked by where the real model is not of the planned size."""
+        self._expected, plan = ModelledCharges(plan), plan if problem is None else replace(plan, problem=problem)
+        self.plan, self._matrix = plan, plan.matrix
+        self._lines = ModelledCharges(plan)
+        self._names = [str(name) for name in plan.problem.fleet.names]
+        self._slot = 0
+        self._stop = plan.problem.rounds + plan.end
+        per_slot = np.where(self._matrix, plan.problem.costs.dense(), 0.0).sum(axis=0) + plan.problem.costs.idle_kg()
+        if plan.problem.costs.server_kg is not None:
+            per_slot = per_slot + np.where(self._matrix.any(axis=0), plan.problem.costs.server_kg, 0.0)
+        self._kg = per_slot
+        self._idle_kg = plan.problem.costs.idle_kg()
+
+    @property
+    def slot(self) -> int:
+        """Return the next slot to decide."""
+        return self._slot
+
+    @property
+    def finished(self) -> bool:
+        """Return whether the plan's last slot is decided."""
+        return self._slot >= self._stop
+
+    def settle(self, ledger: Ledger) -> int:
+        """Return 0: nothing is left to settle."""
+        return 0
+
+    def decide(self, present: Mask, away: Mask, ledger: Ledger) -> Decision:
+        """Let the clients train that are planned and online."""
+        slot, before = self._slot, self.plan.before
+        planned = self._matrix[:, slot]
+        trains = planned & present
+        who = {self._names[client] for client in np.flatnonzero(trains)}
+        lines = [
+            line
+            for line in self._lines.of(slot, slot)
+            if line.cause == "idle" or line.client in who or (line.cause == "server" and who)
+        ]
+        self._slot += 1
+        return Decision(
+            slot=slot, trains=trains, missing=planned & ~present, in_window=slot >= before,
+            expected_kg={(line.client, line.cause): line.kg for line in self._expected.of(slot, slot)},
+            charges=tuple(lines), protected_kg=self._protected_kg(slot),
+            left=self._matrix[:, slot : max(before, slot)].sum(axis=1), before=before,
+        )  # fmt: skip
+
+    def realise(self, *, drew: Mask, used: Mask, missed: Mask, ledger: Ledger) -> None:
+        """Do nothing: the plan stays."""
+
+    def lose(self, slot: int) -> None:
+        """Do nothing: the plan stays."""
+
+    def coming(self) -> NDArray[np.bool_]:
+        """Return what is left of the plan."""
+        coming = self._matrix.copy()
+        coming[:, : self._slot] = False
+        return coming
+
+    def to_come_kg(self) -> NDArray[np.float64] | None:
+        """Return what is left of the plan, slot by slot."""
+        return np.asarray(self._kg[self._slot : self._stop])
+
+    def state(self) -> dict[str, Any]:
+        """Return the next slot."""
+        return {"slot": self._slot}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state."""
+        self._slot = int(state["slot"])
+
+    def _protected_kg(self, slot: int) -> float:
+        """Return the kg of the window with the idle draw until then; within it, of what is left of it."""
+        before = max(self.plan.before, slot + 1)
+        return float(self._kg[before : self._stop].sum() + self._idle_kg[slot + 1 : before].sum())
+
+
+class IntensityFeed(Protocol):
+    """A source of actuals and forecasts. What is missing is told in `notes`."""
+
+    def until(self, slot: int) -> Traces:
+        """Return the actuals known when a slot begins; those of the slot itself are not among them."""
+
+    def forecast(self, known: Traces) -> Forecast | None:
+        """Return a forecast from the end of what is known to the end of the horizon; None where there is none."""
+
+    def origin(self, zone: str, slot: int) -> tuple[str, IntensityKind]:
+        """Return where an actual is from, and its kind."""
+
+    def past(self, known: Traces) -> Replay | None:
+        """Return what plans before the run emitted beyond their prediction; None where that cannot be known."""
+
+    def notes(self) -> list[str]:
+        """Return the notes collected since the last call, as sentences."""
+
+
+class Playback:
+    """Actuals from files, `lag` slots after their end, and a forecaster that sees no more."""
+
+    def __init__(self, problem: Problem, actuals: Traces, forecaster: Forecaster, *, lag: int = 1) -> None:
+        self._problem, self._actuals, self._forecaster, self._lag = problem, actuals, forecaster, lag
+        self._provenance = {known.zone: known for known in actuals.provenance}
+
+    def until(self, slot: int) -> Traces:
+        """Return all that ended `lag` slots before; at the end of the files all there is."""
+        end = min(self._problem.slot_start(slot - self._lag), self._actuals.end)
+        return self._actuals.window(self._actuals.start, _slots(self._actuals.start, end, self._actuals))
+
+    def forecast(self, known: Traces) -> Forecast | None:
+        """Return the forecaster's forecast."""
+        return self._forecaster.forecast(known, _ahead(self._problem, known))
+
+    def origin(self, zone: str, slot: int) -> tuple[str, IntensityKind]:
+        """Return the origin that the files state."""
+        known = self._provenance.get(zone)
+        if known is None:
+            return "unknown", "estimated"
+        return known.origin(self._problem.slot_start(slot), self._problem.slot_start(slot + 1))
+
+    def past(self, known: Traces) -> Replay | None:
+        """Return how plans before the run did, with the same forecaster."""
+        return replay(self._problem, known, self._forecaster, slots=_ahead(self._problem, known), lag=self._lag)
+
+    def notes(self) -> list[str]:
+        """Return nothing: files give no notes."""
+        return []
+
+
+class Providers:
+    """Asks providers during the run. While nobody answers, it knows what it knew before."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        feed: ProviderFeed,
+        *,
+        now: Callable[[], datetime] = time_source.now,
+    ) -> None:
+        self._problem, self._feed, self._now = problem, feed, now
+        self._expected: tuple[datetime, Forecast] | None = None
+
+    def until(self, slot: int) -> Traces:
+        """Return what all zones have when a slot begins; after the horizon, all that has come since."""
+        self._expected = None
+        if slot <= self._problem.horizon:
+            return self._feed.until(self._problem.slot_start(slot))
+        over, step = (
+            self._problem.slot_start(self._problem.horizon),
+            timedelta(minutes=self._problem.traces.slot_minutes),
+        )
+        at = over + max(0, (self._now() - over) // step) * step
+        return self._feed.until(at, since=self._problem.first_slot)
+
+    def forecast(self, known: Traces) -> Forecast:
+        """Return the blend of the providers' forecast and ours, or what the named forecaster says."""
+        if self._expected is None or self._expected[0] != known.end:
+            self._expected = known.end, self._feed.forecast(known, _ahead(self._problem, known))
+        return self._expected[1]
+
+    def origin(self, zone: str, slot: int) -> tuple[str, IntensityKind]:
+        """Return the provider that gave the value, and its kind."""
+        return self._feed.origin(zone, self._problem.slot_start(slot))
+
+    def past(self, known: Traces) -> Replay | None:
+        """Return how plans of the past did; only what was measured tells."""
+        self.forecast(known)  # the newest forecasts are asked for first, so that plans of the past are made with them
+        measured = self._feed.measured(known)
+        if measured is None:
+            return None
+        lag = max(0, _slots(known.end, self._problem.first_slot, known))
+        return replay(self._problem, measured, self._feed.forecaster, slots=_ahead(self._problem, known), lag=lag)
+
+    def notes(self) -> list[str]:
+        """Return what was odd since the last call."""
+        return self._feed.notes()
+
+
+def intensity_at(known: Traces, zones: Sequence[str], moment: datetime) -> dict[str, float]:
+    """Return zone -> actual intensity in the slot that begins at a moment, kg/kWh."""
+    one = known.window(moment, 1)
+    return {zone: float(one.intensity[one.index(zone), 0]) for zone in zones}
+
+
+def _slots(start: datetime, end: datetime, traces: Traces) -> int:
+    return int((end - start) // timedelta(minutes=traces.slot_minutes))
+
+
+def _ahead(problem: Problem, known: Traces) -> int:
+    """Return the slots to the end of the horizon, in whole days: a forecaster's fit then serves for hours."""
+    needed = _slots(known.end, problem.slot_start(problem.horizon), known)
+    day = slots_per_day(known)
+    return max(1, -(-needed // day)) * day
+
+
+BOUND = "upper bound from the last {days} days"
+_LATEST_ACTUAL = timedelta(days=1)
+"""An actual that came so late would still be waited for, with its charge at the upper bound."""
+
+
+class Replanned:
+    """Re-plans what is left with the controller of `slackwater.replanning`."""
+
+    def __init__(
+        self, problem: Problem, intensity: IntensityFeed, settings: Settings, first: Mask | None = None
+    ) -> None:
+        """Steer a run of the problem; `first` [client, slot] is the plan that is in force until it plans itself."""
+        self.problem, self.intensity = blind(problem), intensity
+        self._first = np.zeros((len(problem.fleet), problem.horizon), dtype=bool) if first is None else first
+        self.controller = Controller(self.problem, settings)
+        self._names = [str(name) for name in problem.fleet.names]
+        self._forecast: Forecast | None = None
+        self._known: Traces | None = None
+        self._ahead_kg: NDArray[np.float64] | None = None
+
+    @property
+    def slot(self) -> int:
+        """Return the next slot to decide."""
+        return self.controller.state.slot
+
+    @property
+    def finished(self) -> bool:
+        """Return whether the controller has ended the run."""
+        return self.controller.finished
+
+    def settle(self, ledger: Ledger) -> int:
+        """Bring what was booked at its bound to the actual; to an interpolated value only after a day without one."""
+        known = self._known = self.intensity.until(self.slot if not self.finished else 2 * self.problem.horizon)
+        settled = _slots_of(self.problem, known)
+        by_slot: dict[int, list[Charge]] = {}
+        for line in ledger.unsettled(before=settled):
+            by_slot.setdefault(line.slot, []).append(line)
+        done = 0
+        for slot, lines in by_slot.items():
+            actual = intensity_at(known, [line.zone for line in lines], self.problem.slot_start(slot))
+            for line in lines:
+                source, kind = self.intensity.origin(line.zone, slot)
+                if source == INTERPOLATED and known.end < self.problem.slot_start(slot + 1) + _LATEST_ACTUAL:
+                    continue
+                ledger.settle(line, actual[line.zone], source=source, kind=kind)
+                done += 1
+        return done
+
+    def decide(self, present: Mask, away: Mask, ledger: Ledger) -> Decision:
+        """Let the controller decide on what is known now."""
+        controller, state = self.controller, self.controller.state
+        known = self._known if self._known is not None else self.intensity.until(self.slot)
+        controller.problem = self._without(away)
+        if state.slot == 0 and state.replay is None and state.planned_at is None and controller.settings.reserve:
+            state.replay = self.intensity.past(known)
+        messages: list[str] = []
+        if present.any() and (controller.due or self._forecast is None):
+            try:
+                self._forecast = self.intensity.forecast(known)
+            except DataError as error:
+                messages.append(f"There is no forecast: {error}")
+                self._forecast = None
+        then = self._left()
+        step = controller.step(
+            known, self._forecast, measured_kg=self._measured_kg(ledger, known, state.slot), present=present
+        )
+        self._ahead_kg = step.ahead_kg
+        left = self._left(step.slot)
+        wanted = self._first[:, step.slot] & ~away if step.wanted is None else step.wanted
+        replan = Replan(
+            slot=step.slot,
+            reason="due",
+            changes={self._names[c]: (int(then[c]), int(left[c])) for c in np.flatnonzero(then != left)},
+            reserve_kg=step.reserve_kg,
+            planned_kg=step.planned_kg,
+        )
+        return Decision(
+            slot=step.slot,
+            trains=step.trains,
+            missing=wanted & ~present,
+            in_window=step.in_window,
+            expected_kg={
+                (self._names[client], cause): float(energy * step.intensity[client])
+                for client, cause, energy in self._drawn(wanted)
+            },
+            charges=tuple(self._lines(step.slot, step.trains, step.held_kg, known)),
+            protected_kg=step.protected_kg,
+            left=left,
+            before=state.window_at,
+            replan=replan if step.replanned else None,
+            messages=(*self.intensity.notes(), *messages, *(step.messages if present.any() else ())),
+        )
+
+    def realise(self, *, drew: Mask, used: Mask, missed: Mask, ledger: Ledger) -> None:
+        """Tell the controller, with what the ledger holds the slot at now."""
+        held_kg = sum(ledger.slot_kg(self.slot - 1).values())
+        self.controller.realise(drew=drew, used=used, missed=missed, held_kg=held_kg)
+
+    def lose(self, slot: int) -> None:
+        """Tell the controller, which re-plans for what was lost."""
+        self.controller.lose(slot)
+
+    def coming(self) -> NDArray[np.bool_]:
+        """Return the current plan, with everybody in the window."""
+        state, there = self.controller.state, self.controller.problem.costs.can_train()
+        coming = state.plan.copy()
+        coming[:, : state.slot] = False
+        if state.planned_at is None or self.finished:
+            return coming & False
+        first = max(state.slot, state.window_at)
+        last = min(self.problem.horizon, first + state.window_slots - state.window_done)
+        coming[:, first:] = False
+        coming[:, first:last] = there[:, first:last]
+        return coming
+
+    def to_come_kg(self) -> NDArray[np.float64] | None:
+        """Return what the last plan still expects, by what was known when the last slot was decided."""
+        return np.empty(0) if self.finished else self._ahead_kg
+
+    def state(self) -> dict[str, Any]:
+        """Return the controller's state."""
+        return self.controller.state.to_dict()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state; the forecast is asked for again."""
+        self._ahead_kg = None
+        self.controller = Controller(self.problem, self.controller.settings, State.from_dict(dict(state)))
+
+    def _without(self, away: Mask) -> Problem:
+        """Return the problem without clients that are away: the window does not wait for them."""
+        if not away.any():
+            return self.problem
+        free = self.problem.costs.can_train() & ~away[:, None]
+        return self.problem.with_settings(available=free, window="available")
+
+    def _left(self, since: int | None = None) -> NDArray[np.int64]:
+        state = self.controller.state
+        first = state.slot if since is None else since
+        return np.asarray(state.plan[:, first : max(state.window_at, first)].sum(axis=1), dtype=np.int64)
+
+    def _measured_kg(self, ledger: Ledger, known: Traces, now: int) -> NDArray[np.float64]:
+        """Return what the ledger says that settled rounds emitted [client, slot], kg; NaN elsewhere."""
+        measured = np.full((len(self._names), self.problem.horizon), np.nan)
+        row = {name: client for client, name in enumerate(self._names)}
+        for (slot, client), kg in ledger.round_kg(before=min(_slots_of(self.problem, known), now)).items():
+            measured[row[client], slot] = kg
+        return measured
+
+    def _drawn(self, trains: Mask) -> list[tuple[int, Cause, float]]:
+        """Return client, cause and kWh of all that a slot draws if these clients train [client]."""
+        costs = self.problem.costs
+        if self.controller.state.stopped_at is not None and not trains.any():  # the run ends before this slot
+            return []
+        drawn: list[tuple[int, Cause, float]] = [
+            (int(c), "idle", costs.idle_kwh[c]) for c in np.flatnonzero(costs.idle_kwh)
+        ]
+        for cause, kwh in costs.round_kwh.items():
+            drawn += [(int(c), cause, kwh[c]) for c in np.flatnonzero(trains) if cause == "training" or kwh[c] > 0]
+        return drawn
+
+    def _lines(self, slot: int, trains: Mask, held_kg: float, known: Traces) -> list[Charge]:
+        """Return lines that add up to the joint bound: the zones' bounds, scaled to it."""
+        fleet, settings, drawn = self.problem.fleet, self.controller.settings, self._drawn(trains)
+        if not drawn:
+            return []
+        bounds = Bounds(known, margin=settings.margin, lookback_days=settings.lookback_days)
+        lead = slot - _slots_of(self.problem, known) + 1
+        zone = {
+            str(name): bounds.kg(np.eye(len(known.zones))[known.index(str(name))], lead)
+            for name in np.unique(fleet.zone)
+        }
+        apart_kg = sum(energy * zone[str(fleet.zone[client])] for client, _, energy in drawn)
+        scale = held_kg / apart_kg if apart_kg > 0 else 1.0
+        start = self.problem.slot_start(slot)
+        return [
+            Charge(
+                slot=slot,
+                slot_start=start,
+                client=self._names[client],
+                zone=str(fleet.zone[client]),
+                cause=cause,
+                kg=float(energy) * zone[str(fleet.zone[client])] * scale,
+                energy_kwh=float(energy),
+                intensity_kg_per_kwh=zone[str(fleet.zone[client])] * scale,
+                intensity_source=BOUND.format(days=settings.lookback_days),
+                intensity_kind="bound",
+                factor=known.factor,
+                started_at=start,
+                ended_at=start + timedelta(minutes=self.problem.traces.slot_minutes),
+            )
+            for client, cause, energy in drawn
+        ]
+
+
+def _slots_of(problem: Problem, known: Traces) -> int:
+    """Return how many slots of the run have known actuals; below 0 where they end before it begins."""
+    return int((known.end - problem.first_slot) // timedelta(minutes=problem.traces.slot_minutes))

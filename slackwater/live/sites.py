@@ -1,0 +1,176 @@
+"""The sites of a run: the transport that reaches them, and which clients are online, away, or may not train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slackwater.planning.fleet import Fleet
+
+Arrays = Mapping[str, NDArray[Any]]  # a model as its state dict, by name, in the model's own order
+
+Outcome = Literal["done", "failed", "late", "lost"]
+"""`failed`: the client said so. `late`: no answer by the end of the slot. `lost`: the node is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A client that can be reached now, as it describes itself."""
+
+    name: str
+    zone: str | None = None
+    power_w: float | None = None
+    verified: bool = False  # whether its name is bound to a key that the server checked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Work:
+    """One client's part of a slot."""
+
+    slot: int
+    number: int  # 0, 1, .. over the slots with participants
+    attempt: int
+    seed: int  # of this client and slot: the same on every engine, and after a restart
+    ends_at: datetime  # wall clock, UTC: the client stops itself by then
+    arrays: Arrays
+    config: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    """The user's own settings of local training, passed on as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Reply:
+    """The outcome of one client's work; its energy is charged in any case."""
+
+    client: str
+    outcome: Outcome
+    arrays: Arrays | None = None  # its model after local training; None unless it is done
+    loss: float | None = None
+    samples: int | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    energy_kwh: float | None = None
+    """As measured by the client, evaluation included; None: modelled from its power and time."""
+    evaluation_seconds: float | None = None
+    """How long the client evaluated between `started_at` and `ended_at`; None where it does not say."""
+    error: str = ""
+
+
+class Transport(Protocol):
+    """A way to reach the sites."""
+
+    def online(self) -> Mapping[str, Site]:
+        """Return the clients that can be reached now, by name."""
+
+    def train(self, work: Mapping[str, Work], until: datetime) -> Iterator[Reply]:
+        """Send everyone its work and yield each reply as it comes; a client without an answer by `until` is late.
+
+        Every client of `work` is named exactly once. Nothing is sent twice.
+        """
+
+
+Mask = NDArray[np.bool_]
+_POWER_ROUNDING = 1e-6
+
+
+class Attendance:
+    """The clients of the plan by name. It tells what is wrong with one when that begins, not in every slot."""
+
+    def __init__(self, fleet: Fleet, *, gone_after: int, max_rejections: int) -> None:
+        self._fleet, self._gone_after, self._max_rejections = fleet, gone_after, max_rejections
+        self._names = [str(name) for name in fleet.names]
+        self._row = {name: client for client, name in enumerate(self._names)}
+        count = len(fleet)
+        self.absent = np.zeros(count, dtype=np.int64)  # [client], slots in a row in which it could not be reached
+        self.in_vain = np.zeros(count, dtype=np.int64)  # [client], rounds in a row from which nothing of it came back
+        self.rests_until = np.zeros(count, dtype=np.int64)  # [client], slot before which it is not asked again
+        self.rejections = np.zeros(count, dtype=np.int64)  # [client], updates of it that were rejected
+        self._slot = 0
+        self._said: dict[str, str] = {}
+
+    @property
+    def set_aside(self) -> Mask:
+        """Return whose updates were rejected too often, [client]."""
+        return self.rejections >= self._max_rejections
+
+    @property
+    def away(self) -> Mask:
+        """Return who is not planned with, [client]: set aside, resting, or offline for long."""
+        return self.set_aside | (self.rests_until > self._slot) | (self.absent >= self._gone_after)
+
+    def look(self, online: Mapping[str, Site], slot: int) -> tuple[Mask, list[str]]:
+        """Return who can train in the slot, [client], and what is new about it, as sentences."""
+        self._slot = slot
+        odd = {name: reason for name, site in online.items() if (reason := self._odd(site))}
+        messages = [reason for name, reason in odd.items() if self._said.get(name) != reason]
+        self._said = odd
+        there = np.array([name in online and name not in odd for name in self._names], dtype=bool)
+        back = there & (self.absent >= self._gone_after)
+        self.absent = np.where(there, 0, self.absent + 1)
+        messages += [f"{self._names[c]} is back; it keeps its history." for c in np.flatnonzero(back)]
+        messages += [
+            f"{self._names[c]} was offline in {self._gone_after} slots in a row: it is planned without until it is back."
+            for c in np.flatnonzero(self.absent == self._gone_after)
+        ]
+        return there & ~self.set_aside & (self.rests_until <= slot), messages
+
+    def note(self, slot: int, drew: Mask, answered: Mask) -> list[str]:
+        """Count rounds without a reply; who gives none again and again rests longer and longer. Return what is new."""
+        self.in_vain = np.where(drew, np.where(answered, 0, self.in_vain + 1), self.in_vain)
+        resting = drew & ~answered & (self.in_vain >= self._gone_after)
+        self.rests_until = np.where(resting, slot + 1 + self.in_vain, self.rests_until)
+        return [
+            f"Nothing came back from {self._names[c]} {self.in_vain[c]} times in a row: it rests until slot "
+            f"{self.rests_until[c]}, or it would spend the budget in vain."
+            for c in np.flatnonzero(resting)
+        ]
+
+    def reject(self, client: int) -> str | None:
+        """Count a rejected update; return a sentence if that was one too many."""
+        self.rejections[client] += 1
+        if self.rejections[client] != self._max_rejections:
+            return None
+        return (
+            f"{self._names[client]} is set aside: {self._max_rejections} of its updates were rejected. The run goes on "
+            "without it."
+        )
+
+    def why_absent(self, client: int) -> str:
+        """Return why a client that would train is not asked to."""
+        if self.set_aside[client]:
+            return "set aside"
+        if self.rests_until[client] > self._slot:
+            return "resting"
+        return self._said.get(self._names[client], "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the state as JSON holds it."""
+        counts = {name: getattr(self, name).tolist() for name in _COUNTS}
+        return counts | {"slot": self._slot, "said": self._said}
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Continue from a state."""
+        for name in _COUNTS:
+            setattr(self, name, np.array(data[name], dtype=np.int64))
+        self._slot, self._said = int(data["slot"]), dict(data["said"])
+
+    def _odd(self, site: Site) -> str | None:
+        """Return why a site may not train: what it says of itself would make its charges wrong."""
+        client = self._row.get(site.name)
+        if client is None:
+            return f"{site.name} is online, but there is no client of this name in the plan: it is left out."
+        zone, power = str(self._fleet.zone[client]), float(self._fleet.power_w[client])
+        if site.zone is not None and site.zone != zone:
+            wrong = f"is in the zone {site.zone}, the plan has {zone}"
+        elif site.power_w is not None and site.power_w > power * (1 + _POWER_ROUNDING):  # False where power is NaN
+            wrong = f"draws {site.power_w:g} W, the plan counts {power:g} W"
+        else:
+            return None
+        return f"{site.name} says that it {wrong}: it does not train until the two agree."
+
+
+_COUNTS = ("absent", "in_vain", "rests_until", "rejections")

@@ -1,0 +1,185 @@
+"""A schedule made elsewhere as a plan, and the baseline without slack: counted, not optimised."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from slackwater.errors import InfeasibleError, ScenarioError
+from slackwater.planning.emissions import emissions
+from slackwater.planning.exact import BUDGET_ROUNDING
+from slackwater.planning.plan import Plan
+from slackwater.planning.problem import Problem
+from slackwater.units import iso
+
+GIVEN = "given"
+
+
+def plan_from_matrix(problem: Problem, matrix: ArrayLike, *, end: int) -> Plan:
+    """The plan of a schedule [client, slot] over the whole horizon that ends at s = `end`.
+
+    What the problem asks for is asked of it too: the window, availability, limits and the budget. Its bound is the
+    trivial one, so its gap says little.
+    """
+    began = time.perf_counter()
+    chosen = _as_schedule(problem, matrix)
+    slack = problem.horizon - problem.rounds
+    if isinstance(end, bool) or not isinstance(end, int | np.integer) or not 0 <= end <= slack:
+        raise ScenarioError(f"The end time s must be a whole number from 0 to the slack of {slack}, not {end!r}.")
+    stop = problem.rounds + int(end)
+    before = stop - problem.fine_tune
+    if before < 0:
+        raise ScenarioError(f"With s={end} the window of {problem.fine_tune} slots would begin before the first slot.")
+    _check_slots(problem, chosen, before, stop)
+    _check_limits(problem, chosen[:, :before])
+    made = unproved_plan(problem, np.packbits(chosen, axis=1), end=int(end), solver=GIVEN, began=began)
+    if made.emissions_kg > problem.budget_kg * (1 + BUDGET_ROUNDING):
+        raise InfeasibleError(
+            f"The schedule emits {made.emissions_kg:.6g} kg, over the budget of {problem.budget_kg:.6g} kg. Raise "
+            "budget_kg to that, or take slots out.",
+            least_budget_kg=made.emissions_kg,
+            end=int(end),
+        )
+    return made
+
+
+def unproved_plan(problem: Problem, packed: NDArray[np.uint8], *, end: int, solver: str, began: float) -> Plan:
+    """A plan whose bound costs nothing: everyone in every slot of the horizon. Nothing says that it is good."""
+    everyone = np.packbits(problem.costs.can_train(), axis=1)
+    u = emissions(problem, packed, end).utility
+    most = emissions(problem, everyone, problem.horizon - problem.rounds).utility
+    value, bound = _objective(problem, u), _objective(problem, most)
+    return Plan(
+        problem=problem,
+        end=end,
+        packed=packed,
+        objective=value,
+        upper_bound=max(bound, value),
+        gap=max(0.0, bound - value) / max(abs(bound), abs(value), np.finfo(float).tiny),
+        seconds=time.perf_counter() - began,
+        solver=solver,
+    )
+
+
+def _objective(problem: Problem, u: NDArray[np.float64]) -> float:
+    """As the planner reports it: the sum of u^alpha, or of log u over the clients that have any."""
+    positive = u[u > 0]
+    return math.fsum(np.log(positive) if problem.utility.kind == "log" else problem.utility.of(positive))
+
+
+def _as_schedule(problem: Problem, matrix: ArrayLike) -> NDArray[np.bool_]:
+    try:
+        given = np.asarray(matrix)
+    except ValueError:
+        raise ScenarioError(
+            "The schedule's rows are not equally long. Give one row a client, one entry a slot."
+        ) from None
+    wanted = (len(problem.fleet), problem.horizon)
+    if given.shape != wanted:
+        raise ScenarioError(
+            f"The schedule has the shape {given.shape}; the problem has {wanted[0]} clients and {wanted[1]} slots "
+            f"(rounds + slack), so give it as {wanted}."
+        )
+    if given.dtype != bool and not np.isin(given, (0, 1)).all():
+        raise ScenarioError("The schedule holds something else than 0 and 1 (or False and True).")
+    return given.astype(bool)
+
+
+def _check_slots(problem: Problem, chosen: NDArray[np.bool_], before: int, stop: int) -> None:
+    """Nobody after the end, nobody who is not there, everybody in the window."""
+    there = problem.costs.can_train()
+    if (late := _first(problem, chosen[:, stop:], stop)) is not None:
+        raise ScenarioError(f"{late}, but the run ends after {stop} slots. Choose a later end, or take that out.")
+    if (absent := _first(problem, chosen & ~there, 0)) is not None:
+        raise ScenarioError(f"{absent}, when it is not available.")
+    wanted = there if problem.window == "available" else np.ones_like(there)
+    if (missing := _first(problem, (wanted & ~chosen)[:, before:stop], before, verb="does not train")) is not None:
+        raise ScenarioError(
+            f"{missing}, which is in the fine-tuning window (slots {before} to {stop - 1}), where everybody does. "
+            "Fill the window, or set fine_tune=0."
+        )
+
+
+def _check_limits(problem: Problem, earlier: NDArray[np.bool_]) -> None:
+    """Limits of each client, and of each slot, before the window."""
+    fleet, most = problem.fleet, problem.max_parallel
+    counts = earlier.sum(axis=1)
+    wrong = np.flatnonzero((counts < fleet.min_slots) | (counts > fleet.max_slots))
+    if len(wrong):
+        client = int(wrong[0])
+        few = counts[client] < fleet.min_slots[client]
+        limit = f"at least {fleet.min_slots[client]}" if few else f"at most {fleet.max_slots[client]}"
+        raise ScenarioError(
+            f"{str(fleet.names[client])!r} has {counts[client]} slots before the window; it must have {limit} "
+            f"({'min' if few else 'max'}_slots)."
+        )
+    first = max(0, earlier.shape[1] - problem.recall)
+    could = problem.costs.can_train()[:, first : earlier.shape[1]].any(axis=1) & (fleet.max_slots > 0)
+    if len(silent := np.flatnonzero(could & ~earlier[:, first:].any(axis=1))):
+        raise ScenarioError(
+            f"{str(fleet.names[silent[0]])!r} does not train in the last {problem.recall} slots before the window, where "
+            f"recall = {problem.recall} asks for it (slots {first} to {earlier.shape[1] - 1})."
+        )
+    together = earlier.sum(axis=0)
+    if most is not None and together.max(initial=0) > most:
+        slot = int(together.argmax())
+        raise ScenarioError(f"{together[slot]} clients train in slot {slot}; max_parallel allows {most}.")
+
+
+def _first(problem: Problem, wrong: NDArray[np.bool_], offset: int, verb: str = "trains") -> str | None:
+    """The first client and slot of which something is wrong, as the beginning of a sentence."""
+    found = np.argwhere(wrong)
+    if not len(found):
+        return None
+    client, slot = int(found[0][0]), offset + int(found[0][1])
+    return f"{str(problem.fleet.names[client])!r} {verb} in slot {slot} ({iso(problem.slot_start(slot))})"
+
+
+NO_SLACK = "no-slack"
+
+
+def no_slack_plan(problem: Problem) -> Plan:
+    """Everyone in slots 0 .. n-1, with n the most whole rounds that the budget pays, as far as the traces reach.
+
+    The rounds, slack, fine-tuning window and `max_parallel` of the problem do not matter; idle and server draw count,
+    and who is unavailable in a slot is not there. The plan's own problem has `rounds` = n and no window: its end is s =
+    0.
+    """
+    began = time.perf_counter()
+    longest = _reach(problem)
+    everyone = problem.with_settings(
+        rounds=longest, slack=0, deadline=None, fine_tune=0, recall=0, max_parallel=None, window="available"
+    )
+    costs = everyone.costs
+    there = costs.can_train()
+    per_slot = (costs.dense() * there).sum(axis=0) + costs.idle_kg()
+    if costs.server_kg is not None:
+        per_slot = per_slot + np.where(there.any(axis=0), costs.server_kg, 0.0)
+    paid = int(np.searchsorted(np.cumsum(per_slot), problem.budget_kg * (1 + BUDGET_ROUNDING), side="right"))
+    if paid == 0:
+        least = float(per_slot[0])
+        raise InfeasibleError(
+            f"The budget of {problem.budget_kg:.6g} kg does not pay one round of all {len(problem.fleet)} clients: in "
+            "the "
+            f"first slot that costs {least:.6g} kg. Without slack there is no cheaper one; raise the budget to that.",
+            least_budget_kg=least,
+        )
+    slack = max(0, problem.horizon - paid)
+    shown = everyone.with_settings(rounds=paid, slack=slack)
+    matrix = np.zeros((len(problem.fleet), paid + slack), dtype=bool)
+    matrix[:, :paid] = there[:, :paid]
+    return unproved_plan(shown, np.packbits(matrix, axis=1), end=0, solver=NO_SLACK, began=began)
+
+
+def _reach(problem: Problem) -> int:
+    """Slots from the problem's start for which everything is known: the traces, and arrays given by slot."""
+    offset = (problem.first_slot - problem.traces.start).total_seconds() / 60 / problem.traces.slot_minutes
+    reach = problem.traces.slots - round(offset)
+    if problem.available is not None:
+        reach = min(reach, int(np.asarray(problem.available).shape[1]))
+    if problem.server_kg is not None:
+        reach = min(reach, len(np.asarray(problem.server_kg)))
+    return reach

@@ -1,0 +1,343 @@
+"""Planned beside actual, and what the same work would have emitted without slack or by annual averages."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+
+from slackwater.errors import InfeasibleError, SlackwaterError
+from slackwater.intensity.load import TYPICAL, TYPICAL_SOURCE, available_zones
+from slackwater.intensity.traces import FACTORS
+from slackwater.ledger.queries import ClientSlot, PlanInForce, Work
+from slackwater.ledger.run import FILE
+from slackwater.ledger.schema import KINDS
+from slackwater.planning.plan import Plan
+from slackwater.planning.schedule import no_slack_plan
+from slackwater.report.account import Snapshot, snapshot
+from slackwater.units import iso
+
+MOST_DEVIATIONS = 100
+_SAME_KG = 5e-7
+"""Half a milligram: what sums of the same numbers in another order may differ by, and nobody reports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Planned and realised of one client or day."""
+
+    name: str
+    planned_kg: float | None
+    """None where the run does not say what its plans expected."""
+    realised_kg: float
+    planned_slots: int | None = None
+    """Client-slots of training; None where they are not counted."""
+    realised_slots: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deviation:
+    """A client's slot that came otherwise than planned."""
+
+    slot: int
+    start: str
+    client: str
+    what: str
+    """missed, extra or other kg."""
+    planned_kg: float
+    realised_kg: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedAndRealised:
+    """The plans in force against the ledger."""
+
+    planned_kg: float
+    """Up to the end: what was expected of the slots reached, and what the last plan expects of the rest."""
+    planned_kg_until_now: float
+    """Up to the last slot that the run has reached."""
+    to_come_kg: float
+    """What the last plan expects of the slots that the run has not reached."""
+    expected_kg: float
+    """Realised and to come."""
+    first_plan_kg: float
+    """What the plan that the run began with expected, for reference."""
+    replans: int
+    noted: bool
+    """Whether the run says what was expected of each slot; if not, only who trained is compared."""
+    realised_kg: float
+    reached_slots: int
+    planned_slots: int
+    """Slots until the end."""
+    client_slots_planned: int
+    client_slots_as_planned: int
+    """Trained, for the planned kg."""
+    client_slots_other_kg: int
+    client_slots_missed: int
+    """Of the slots that the run has reached."""
+    client_slots_extra: int
+    by_client: tuple[Beside, ...]
+    """Of a run that re-plans, planned is what was expected of the slots reached."""
+    by_day: tuple[Beside, ...]
+    kg_by_slot: tuple[tuple[float | None, float], ...]
+    """Planned and realised of every slot until the end or the last one with a charge."""
+    deviations: tuple[Deviation, ...]
+    """The largest, in the order of time."""
+
+
+def planned_and_realised(run: Snapshot, in_force: PlanInForce) -> PlannedAndRealised:
+    """Compare the plans in force with the ledger."""
+    realised_slots = run.kg_by_slot()
+    last = max(realised_slots, default=-1) + 1
+    planned = in_force.kg_by_slot
+    both = [
+        (_known(planned[t]) if t < len(planned) else 0.0, realised_slots.get(t, 0.0))
+        for t in range(max(in_force.end, last))
+    ]
+    counts, deviations, trained = _compare(in_force, run.client_slots())
+    return PlannedAndRealised(
+        planned_kg=in_force.planned_kg,
+        planned_kg_until_now=in_force.until_now_kg,
+        to_come_kg=in_force.to_come_kg,
+        expected_kg=in_force.spent_kg + in_force.to_come_kg,
+        first_plan_kg=in_force.first.emissions_kg,
+        replans=len(in_force.replans),
+        noted=in_force.is_noted,
+        realised_kg=run.spent_kg,
+        reached_slots=in_force.decided,
+        planned_slots=in_force.end,
+        client_slots_planned=int(in_force.wanted.sum()),
+        client_slots_as_planned=counts["same"],
+        client_slots_other_kg=counts["other kg"],
+        client_slots_missed=counts["missed"],
+        client_slots_extra=counts["extra"],
+        by_client=_by_client(run, in_force, trained),
+        by_day=_by_day(run.plan, both),
+        kg_by_slot=tuple(both),
+        deviations=deviations,
+    )
+
+
+def _compare(
+    in_force: PlanInForce, realised: Iterable[ClientSlot]
+) -> tuple[dict[str, int], tuple[Deviation, ...], dict[str, int]]:
+    """Return how often what came, the largest deviations, and the slots in which each client trained."""
+    problem = in_force.first.problem
+    step = timedelta(minutes=problem.traces.slot_minutes)
+    open_slots = in_force.wanted.copy()
+    open_slots[:, in_force.decided :] = False
+    counts = {"same": 0, "other kg": 0, "missed": 0, "extra": 0}
+    trained: dict[str, int] = {}
+    largest: list[tuple[float, int, Deviation]] = []
+
+    def note(slot: int, client: str, what: str, planned_kg: float, realised_kg: float) -> None:
+        counts[what] += 1
+        found = Deviation(
+            slot=slot,
+            start=iso(problem.first_slot + slot * step),
+            client=client,
+            what=what,
+            planned_kg=planned_kg,
+            realised_kg=realised_kg,
+        )
+        entry = (abs(realised_kg - planned_kg), -sum(counts.values()), found)
+        (heapq.heappush if len(largest) < MOST_DEVIATIONS else heapq.heappushpop)(largest, entry)
+
+    for one in realised:
+        trained[one.client] = trained.get(one.client, 0) + 1
+        row = in_force.row.get(one.client)
+        if row is None or not 0 <= one.slot < open_slots.shape[1] or not open_slots[row, one.slot]:
+            note(one.slot, one.client, "extra", 0.0, one.kg)
+            continue
+        open_slots[row, one.slot] = False
+        planned_kg = in_force.training_kg(row, one.slot)
+        if math.isnan(planned_kg) or abs(planned_kg - one.kg) <= _SAME_KG:
+            counts["same"] += 1
+        else:
+            note(one.slot, one.client, "other kg", planned_kg, one.kg)
+    for row, slot in np.argwhere(open_slots):
+        planned_kg = in_force.training_kg(int(row), int(slot))
+        note(int(slot), str(problem.fleet.names[row]), "missed", _known(planned_kg) or 0.0, 0.0)
+    ordered = sorted((found for _, _, found in largest), key=lambda found: (found.slot, found.client))
+    return counts, tuple(ordered), trained
+
+
+def _by_client(run: Snapshot, in_force: PlanInForce, trained: dict[str, int]) -> tuple[Beside, ...]:
+    realised: dict[str, list[float]] = {}
+    for one in run.work():
+        realised.setdefault(one.client, []).append(one.kg)
+    slots = dict(zip(in_force.row, in_force.wanted.sum(axis=1).tolist(), strict=True))
+    planned = _planned_by_client(in_force)
+    if "" in realised:
+        planned.setdefault("", 0.0)
+    names = {**slots, **planned, **realised}
+    both = [
+        Beside(
+            name=name,
+            planned_kg=planned.get(name, 0.0) if in_force.is_noted else None,
+            realised_kg=math.fsum(realised.get(name, ())),
+            planned_slots=None if name == "" else slots.get(name, 0),
+            realised_slots=None if name == "" else trained.get(name, 0),
+        )
+        for name in names
+    ]
+    return tuple(sorted(both, key=lambda one: (-one.realised_kg, one.name)))
+
+
+def _planned_by_client(in_force: PlanInForce) -> dict[str, float]:
+    """Return name -> kg that was expected, empty for the server; of a run that re-plans, of the slots reached."""
+    if in_force.is_first:
+        found = in_force.first.emissions
+        kg = dict(zip(in_force.row, found.client_kg.tolist(), strict=True))
+        return kg | ({"": found.server_kg} if found.server_kg else {})
+    parts: dict[str, list[float]] = {}
+    for expected in in_force.noted.values():
+        for (client, _), value in expected.items():
+            parts.setdefault(client, []).append(value)
+    return {name: math.fsum(part) for name, part in parts.items()}
+
+
+def _by_day(plan: Plan, kg_by_slot: list[tuple[float | None, float]]) -> tuple[Beside, ...]:
+    days: dict[str, list[tuple[float | None, float]]] = {}
+    step = timedelta(minutes=plan.problem.traces.slot_minutes)
+    for slot, both in enumerate(kg_by_slot):
+        day = (plan.problem.first_slot + slot * step).date().isoformat()
+        days.setdefault(day, []).append(both)
+    return tuple(
+        Beside(
+            name=day,
+            planned_kg=None if any(kg is None for kg, _ in part) else math.fsum(kg or 0.0 for kg, _ in part),
+            realised_kg=math.fsum(kg for _, kg in part),
+        )
+        for day, part in days.items()
+    )
+
+
+def _known(kg: float) -> float | None:
+    return None if math.isnan(kg) else float(kg)
+
+
+BASELINE = "baseline"
+"""Folder in a run's folder with the run without slack that was trained beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SameWork:
+    """The same client-slots from the first slot on, without waiting."""
+
+    kg: float | None
+    """None where it cannot be said."""
+    reason: str
+    """Why not, or how it was counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SameBudget:
+    """Everyone in every slot until the budget is spent: the paper's baseline."""
+
+    kg: float | None
+    rounds: int
+    client_rounds: int
+    accuracy: float | None
+    basis: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnualAverage:
+    """The same energy at one mean intensity for each zone."""
+
+    kg: float | None
+    """Of the lines with energy at the zone's mean; the others as they are. None where a zone has no mean."""
+    mean_kg_per_kwh: Mapping[str, float]
+    basis: str
+
+
+def same_work_without_slack(plan: Plan, work: Iterable[Work]) -> SameWork:
+    """Move each client's slots to the first in which it can train; its energy is the ledger's, cause by cause.
+
+    Idle draw counts until the last of them is done, the server in every one of these slots: the method is the run's.
+    """
+    costs = plan.problem.costs
+    row_of = {str(name): row for row, name in enumerate(plan.problem.fleet.names)}
+    parts, length = [], 0
+    for one in work:
+        if one.cause in ("idle", "server") or one.slots == 0:  # counted below
+            continue
+        row = row_of.get(one.client)
+        if row is None:
+            return SameWork(kg=None, reason="A client of the ledger is not in the plan.")
+        free = np.flatnonzero(costs.available[costs.mask[row]])
+        if len(free) < one.slots:
+            return SameWork(kg=None, reason="The plan's intensity does not reach over all the work without slack.")
+        slots = free[: one.slots]
+        length = max(length, int(slots[-1]) + 1) if one.cause == "training" else length
+        parts.append(one.energy_kwh / one.slots * float(costs.intensity[costs.row[row], slots].sum()))
+    parts.append(float(costs.idle_kg()[:length].sum()))
+    if costs.server_kg is not None:
+        parts.append(float(costs.server_kg[:length].sum()))
+    how = "Each client's slots from the first slot on, without waiting, at the intensity that the plan holds for them"
+    return SameWork(kg=math.fsum(parts), reason=f"{how}; over after {length} slots.")
+
+
+def same_budget_without_slack(run: Snapshot) -> SameBudget:
+    """Return the run without slack that was trained beside this one, or its plan if there is none."""
+    beside = run.folder / BASELINE
+    if (beside / FILE).is_file():
+        try:
+            with snapshot(beside) as other:
+                rounds, client_rounds = other.rounds_done()
+                basis = f"trained beside this run ({BASELINE}/, {KINDS[other.kind].label}, {other.status})"
+                return SameBudget(
+                    kg=other.spent_kg,
+                    rounds=rounds,
+                    client_rounds=client_rounds,
+                    accuracy=other.accuracy(),
+                    basis=basis,
+                )
+        except SlackwaterError as error:
+            return SameBudget(kg=None, rounds=0, client_rounds=0, accuracy=None, basis=str(error))
+    try:
+        plan = no_slack_plan(run.plan.problem)
+    except InfeasibleError as error:
+        return SameBudget(kg=None, rounds=0, client_rounds=0, accuracy=None, basis=str(error))
+    return SameBudget(
+        kg=plan.emissions_kg,
+        rounds=plan.problem.rounds,
+        client_rounds=int(plan.slots_per_client.sum()),
+        accuracy=None,
+        basis="planned, not trained; as far as the intensity of the plan reaches",
+    )
+
+
+def annual_average(
+    plan: Plan, energy_by_zone: Mapping[str, float], kg_without_energy: float, data: str | None
+) -> AnnualAverage:
+    """Return the energy at each zone's annual mean: of the user's data, of the typical year, or else of the plan."""
+    means, basis = _means(plan, data)
+    lacking = sorted(zone for zone, energy in energy_by_zone.items() if energy and zone not in means)
+    used = {zone: means[zone] for zone in sorted(energy_by_zone) if zone in means}
+    if lacking:
+        return AnnualAverage(kg=None, mean_kg_per_kwh=used, basis=f"{basis}; it has no zone {lacking[0]!r}")
+    parts = [energy * means[zone] for zone, energy in energy_by_zone.items() if energy]
+    return AnnualAverage(kg=math.fsum([*parts, kg_without_energy]), mean_kg_per_kwh=used, basis=basis)
+
+
+def _means(plan: Plan, data: str | None) -> tuple[dict[str, float], str]:
+    traces = plan.problem.traces
+    known = traces.factor in FACTORS
+    typical = bool(traces.provenance) and all(one.source == TYPICAL_SOURCE for one in traces.provenance)
+    if known and (data is not None or typical):
+        found = available_zones(TYPICAL if data is None else Path(data))
+        means = {one.zone: one.mean_kg_per_kwh[traces.factor] for one in found if traces.factor in one.mean_kg_per_kwh}
+        spans = sorted({(one.first.date().isoformat(), one.last.date().isoformat()) for one in found})
+        source = "the embedded typical year (synthetic)" if data is None else Path(data).name or data
+        span = f"{spans[0][0]} to {spans[-1][1]}" if spans else "no hours"
+        return means, f"annual mean, {traces.factor}, of {source}, {span}"
+    means = dict(zip(traces.zones, map(float, traces.intensity.mean(axis=1)), strict=True))
+    hours = traces.slots * traces.slot_minutes / 60
+    return means, f"not a year: the mean over the {hours:g} hours of the plan; give a year with --data"

@@ -1,0 +1,366 @@
+"""Two standards, as arithmetic on what the ledger says: SCI (ISO/IEC 21031) and GHG Protocol scope 2."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slackwater.errors import ScenarioError, SlackwaterError
+from slackwater.intensity.load import TYPICAL, TYPICAL_SOURCE, load_traces
+from slackwater.ledger.queries import Cell, Work
+from slackwater.planning.plan import Plan
+from slackwater.report.account import CAUSES, FLOP, RUN, TOKEN, Account, ReportSettings, share_of
+from slackwater.report.comparison import AnnualAverage
+from slackwater.units import G_PER_KG
+
+HOURS_PER_YEAR = 8760.0
+_BESIDE = {cause: name for cause, name in CAUSES.items() if cause not in ("training", "idle", "startup")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitScore:
+    """SCI per a further unit, as SCI for AI has them."""
+
+    unit: str
+    units: float
+    score_g: float
+    """g CO2e per unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeStep:
+    """One row of the bridge from the ledger to SCI."""
+
+    name: str
+    kg: float
+    is_total: bool
+    """Whether it is the sum of all rows above that are no totals."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SCI:
+    """SCI = (O + M) per R, with O = E x I, hour by hour."""
+
+    operational_kg: float
+    """O: the ledger's total, and PUE where it was given."""
+    embodied_kg: float | None
+    """M; None where nobody said, and then it is not in the score."""
+    units: float
+    """R."""
+    functional_unit: str
+    energy_kwh: float
+    """E, PUE included."""
+    reserved_hours: float
+    """TiR over all clients: training, and waiting where idle draw is in the ledger."""
+    boundary: tuple[str, ...]
+    """What is in the score and what is not, in sentences."""
+    per: tuple[UnitScore, ...] = ()
+    """Per training token and per FLOP, where their number was given."""
+
+    @property
+    def score_g(self) -> float:
+        """Return the score, g CO2e per functional unit."""
+        return G_PER_KG * (self.operational_kg + (self.embodied_kg or 0.0)) / self.units
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope2:
+    """Purchased electricity, location-based; market-based figures need contracts that a ledger does not hold."""
+
+    factor: str
+    hourly_kg: float | None
+    """With the ledger's own intensity; None where that is no grid average."""
+    annual_kg: float | None
+    """The same energy at annual means, for comparison."""
+    direct_kg: float | None
+    """Hourly, at direct intensity: what scope 2 asks for where the ledger counts the life cycle. None where not known."""
+    notes: tuple[str, ...]
+
+    @property
+    def reported_kg(self) -> float | None:
+        """Return the figure to report: direct where it exists, else the ledger's own."""
+        return self.hourly_kg if self.direct_kg is None else self.direct_kg
+
+    @property
+    def reported_factor(self) -> str:
+        """Return which emissions the reported figure counts."""
+        return self.factor if self.direct_kg is None else "direct"
+
+
+def embodied_share_kg(device_kg: float, reserved_hours: float, lifetime_years: float, share: float = 1.0) -> float:
+    """Return M = TE x (TiR / EL) x (RR / ToR), kg: 1,000 kg over 4 years are 28.5 g an hour."""
+    return device_kg * reserved_hours / (lifetime_years * HOURS_PER_YEAR) * share
+
+
+def functional_units(settings: ReportSettings, *, rounds: int, client_rounds: int, accuracy: float | None) -> float:
+    """Return R as given, or counted if the run knows the functional unit."""
+    if settings.units is not None:
+        return settings.units
+    name = unit_name(settings.functional_unit)
+    counted: dict[str, float] = {RUN: 1.0, "run": 1.0, "round": rounds, "client-round": client_rounds}
+    counted["accuracy point"] = 100.0 * (accuracy or 0.0)
+    counted |= {unit: units for unit, units in ((TOKEN, settings.tokens), (FLOP, settings.flops)) if units is not None}
+    if name in (TOKEN, FLOP) and name not in counted:
+        raise ScenarioError(
+            f"How many of {name!r} the run made is not in its file: give the number with --{'tokens' if name == TOKEN else 'flops'}."
+        )
+    if name not in counted:
+        known = ", ".join(f"'{one}'" for one in counted if one != "run")
+        raise ScenarioError(
+            f"How many of {name!r} the run made is not in its file: give the number with --units, or choose {known}."
+        )
+    if not counted[name] > 0:
+        raise ScenarioError(f"The run has no {name} to count so far. Choose another functional unit, or give --units.")
+    return counted[name]
+
+
+def unit_name(text: str) -> str:
+    """Return the unit's name: `per round`, `Round` and `rounds` are `round`; other texts stay as they are."""
+    name = " ".join(text.split())
+    name = name[4:] if name.lower().startswith("per ") else name
+    plain = name.lower().replace("client round", "client-round")
+    plain = plain[:-1] if plain.endswith("s") else plain
+    plain = {"token": TOKEN, "flop": FLOP}.get(plain, plain)
+    return plain if plain in (RUN, "run", "round", "client-round", "accuracy point", TOKEN, FLOP) else name
+
+
+def sci(
+    plan: Plan, work: Sequence[Work], total_kg: float, energy_kwh: float, units: float, settings: ReportSettings
+) -> SCI:
+    """Return the SCI score of a run."""
+    pue_of = {str(name): float(pue) for name, pue in zip(plan.problem.fleet.names, plan.problem.fleet.pue, strict=True)}
+    pue_of[""] = plan.problem.server.pue if plan.problem.server is not None else 1.0
+    # Only sites without a PUE of their own: theirs is in the ledger's energy already. The network is at no site.
+    plain = [one for one in work if pue_of.get(one.client, 1.0) == 1.0 and one.cause != "network"]
+    more = (settings.pue or 1.0) - 1.0
+    hours = reserved_hours(plan, work)
+    embodied = settings.embodied_total_kg
+    if settings.embodied_kg is not None:
+        embodied = embodied_share_kg(settings.embodied_kg, hours, settings.lifetime_years)
+    operational = math.fsum([total_kg, *(more * one.kg for one in plain)])
+    grams = G_PER_KG * (operational + (embodied or 0.0))
+    given = [(TOKEN, settings.tokens), (FLOP, settings.flops)]
+    return SCI(
+        operational_kg=operational,
+        embodied_kg=embodied,
+        units=units,
+        functional_unit=unit_name(settings.functional_unit),
+        energy_kwh=math.fsum([energy_kwh, *(more * one.energy_kwh for one in plain)]),
+        reserved_hours=hours,
+        boundary=_boundary(plan, work, settings, hours, pue_of),
+        per=tuple(UnitScore(unit=name, units=n, score_g=grams / n) for name, n in given if n is not None),
+    )
+
+
+def bridge(found: Account, score: SCI, settings: ReportSettings) -> tuple[BridgeStep, ...]:
+    """Return the steps from the ledger's lines to the emissions that SCI divides, every one a row."""
+    by_cause = {group.key[0]: group for group in found.by_cause.groups}
+    steps = [
+        BridgeStep(
+            name=CAUSES.get(cause, cause),
+            kg=by_cause[cause].kg if cause in by_cause else 0.0,
+            is_total=False,
+            note="" if cause in by_cause else "no line",
+        )
+        for cause in {**CAUSES, **by_cause}
+    ]
+    steps.append(BridgeStep(name="the ledger's total", kg=found.total_kg, is_total=True, note="sum of all lines"))
+    more = "not given" if settings.pue is None else f"--pue {settings.pue:g}; the scenario's PUE is in the lines above"
+    overhead = score.operational_kg - found.total_kg
+    steps.append(BridgeStep(name="PUE of sites without one", kg=overhead, is_total=False, note=more))
+    steps.append(BridgeStep(name="O, operational", kg=score.operational_kg, is_total=True))
+    embodied = score.embodied_kg or 0.0
+    how = "not given" if score.embodied_kg is None else f"{score.reserved_hours:g} device-hours"
+    how = "given in total" if settings.embodied_total_kg is not None else how
+    steps.append(BridgeStep(name="M, embodied", kg=embodied, is_total=False, note=how))
+    steps.append(BridgeStep(name="O + M", kg=score.operational_kg + embodied, is_total=True))
+    return tuple(steps)
+
+
+def reserved_hours(plan: Plan, work: Sequence[Work]) -> float:
+    """Return the hours for which the clients' devices were reserved for the run, summed over clients."""
+    slot_hours = plan.problem.traces.slot_minutes / 60
+    round_hours = (plan.problem.round_minutes or plan.problem.traces.slot_minutes) / 60
+    waiting = {one.client: one.slots * slot_hours for one in work if one.cause == "idle"}
+    training = {one.client: one.slots * round_hours for one in work if one.cause == "training"}
+    return math.fsum(max(waiting.get(name, 0.0), training.get(name, 0.0)) for name in {**waiting, **training})
+
+
+def _boundary(
+    plan: Plan, work: Sequence[Work], settings: ReportSettings, hours: float, pue_of: Mapping[str, float]
+) -> tuple[str, ...]:
+    causes = {one.cause for one in work}
+    idle = len({one.client for one in work if one.cause == "idle"})
+    known = sum(pue != 1.0 for name, pue in pue_of.items() if name)
+    said = [
+        "I is the location-based intensity of each zone and slot; market-based instruments are left out.",
+        f"Idle draw of {idle} of {len(plan.problem.fleet)} clients is in it."
+        if idle
+        else "Idle draw is not in it: the scenario gives none (idle_w). SCI asks for reserved energy too.",
+    ]
+    charged = [name for cause, name in _BESIDE.items() if cause in causes]
+    absent = [name for cause, name in _BESIDE.items() if cause not in causes]
+    said += [f"In it beside training: {', '.join(charged)}."] if charged else []
+    said += [f"Not in it, since nothing was given or charged: {', '.join(absent)}."] if absent else []
+    if settings.pue is not None:
+        said.append(f"PUE {settings.pue:g} was applied to the sites for which the scenario has none.")
+    said.append(f"The scenario has a PUE for {known} of {len(plan.problem.fleet)} clients; theirs is in the ledger.")
+    if settings.embodied_kg is not None:
+        said.append(
+            f"M: {settings.embodied_kg:g} kg a device over {settings.lifetime_years:g} years, for {hours:g} device-hours; "
+            "the whole device is reserved (RR / ToR = 1). The server's is not in it."
+        )
+    elif settings.embodied_total_kg is not None:
+        said.append("M was given in total.")
+    else:
+        said.append("Embodied emissions (M) were not given and are not in the score.")
+    return tuple(said)
+
+
+def scope2(
+    plan: Plan,
+    total_kg: float,
+    kg_without_energy: float,
+    energy: Mapping[tuple[str, int], float],
+    annual: AnnualAverage,
+    data: str | None,
+) -> Scope2:
+    """Return location-based emissions, hour by hour; `energy` is kWh by zone and slot."""
+    factor = plan.problem.traces.factor
+    notes = [
+        "Scope 2 of whoever buys the clients' electricity; for a coordinator who does not, it is scope 3.",
+        "Market-based figures are not given: certificates and contracts are not in the ledger.",
+    ]
+    if factor not in ("direct", "lifecycle"):
+        notes.insert(0, f"The intensity is {factor}; scope 2 asks for grid averages, so no scope 2 figure is given.")
+        return Scope2(factor=factor, hourly_kg=None, annual_kg=None, direct_kg=None, notes=tuple(notes))
+    direct = total_kg if factor == "direct" else None
+    if factor == "lifecycle":
+        notes.insert(
+            0,
+            "The ledger's intensity counts the life cycle: the part upstream of the power station belongs to scope 3, "
+            "category 3. A scope 2 figure in the strict sense needs direct intensity.",
+        )
+        direct, said = _direct_kg(plan, energy, data)
+        notes.insert(1, said)
+        direct = None if direct is None else direct + kg_without_energy
+        shown = (
+            "The direct figure is shown first" if direct is not None else "The life-cycle figure is shown in its place"
+        )
+        notes.insert(0, f"{shown}: scope 2 counts what is emitted where electricity is generated.")
+    if kg_without_energy:
+        notes.append(f"{kg_without_energy:.4f} kg without energy are counted as they were given.")
+    return Scope2(factor=factor, hourly_kg=total_kg, annual_kg=annual.kg, direct_kg=direct, notes=tuple(notes))
+
+
+def _direct_kg(plan: Plan, energy: Mapping[tuple[str, int], float], data: str | None) -> tuple[float | None, str]:
+    """Return the ledger's energy at direct intensity, kg, if the user's data or the typical year has it."""
+    traces = plan.problem.traces
+    typical = bool(traces.provenance) and all(one.source == TYPICAL_SOURCE for one in traces.provenance)
+    if not energy or (data is None and not typical):
+        return None, "Direct intensity is not at hand; a folder that has it can be given with --data."
+    zones, slots = sorted({zone for zone, _ in energy}), max(slot for _, slot in energy) + 1
+    hours = -(-slots * traces.slot_minutes // 60)
+    hours += -hours * 60 % traces.slot_minutes // 60  # whole slots
+    try:
+        found = load_traces(
+            TYPICAL if data is None else Path(data),
+            zones=zones,
+            start=plan.problem.first_slot,
+            hours=hours,
+            factor="direct",
+            slot_minutes=traces.slot_minutes,
+        )
+    except SlackwaterError as error:
+        return None, f"Direct intensity is not at hand: {error}"
+    row = {zone: number for number, zone in enumerate(found.zones)}
+    kg = math.fsum(kwh * float(found.intensity[row[zone], slot]) for (zone, slot), kwh in energy.items())
+    source = "the embedded typical year (synthetic)" if data is None else Path(data).name or data
+    return kg, f"The direct figure is the ledger's energy, hour by hour, at the direct intensity of {source}."
+
+
+MEANING = {
+    "actual": "measured or reported for that hour by the source",
+    "forecast": "expected when it was charged",
+    "estimated": "filled in or estimated by the source",
+    "bound": "a stated upper bound, until the actual value is known",
+    "synthetic": "typical profiles, not measured: shows the method, and is no evidence of real emissions",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncertainty:
+    """What is known, and a range where it was given."""
+
+    charged_kg_by_intensity: dict[str, float]
+    """Charges by the kind of their intensity; corrections and settlements are left out, so that shares add up."""
+    charged_kg_by_method: dict[str, float]
+    unsettled_kg: float
+    low_kg: float | None
+    high_kg: float | None
+    relative: float | None
+    """Of the range, 0.1 for +- 10 %; None: not quantified."""
+    sentences: tuple[str, ...]
+
+
+def uncertainty(account: Account, cells: Sequence[Cell], unsettled_kg: float, settings: ReportSettings) -> Uncertainty:
+    """Return what is known about how certain the total is."""
+    charged = [cell for cell in cells if cell.kind == "charge"]
+    given = [value for value in (settings.intensity_uncertainty, settings.energy_uncertainty) if value is not None]
+    relative = math.hypot(*given) if given else None
+    total = account.total_kg
+    return Uncertainty(
+        charged_kg_by_intensity=_sums((cell.intensity_kind, cell.kg) for cell in charged),
+        charged_kg_by_method=_sums((cell.method, cell.kg) for cell in charged),
+        unsettled_kg=unsettled_kg,
+        low_kg=None if relative is None else max(0.0, total * (1 - relative)),
+        high_kg=None if relative is None else total * (1 + relative),
+        relative=relative,
+        sentences=tuple(_sentences(account, charged, unsettled_kg, settings)),
+    )
+
+
+def _sums(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+    grouped: dict[str, list[float]] = {}
+    for key, kg in pairs:
+        grouped.setdefault(key, []).append(kg)
+    return {key: math.fsum(part) for key, part in sorted(grouped.items())}
+
+
+def _sentences(account: Account, charged: Sequence[Cell], unsettled_kg: float, settings: ReportSettings) -> list[str]:
+    said = []
+    kinds = {cell.intensity_kind for cell in charged}
+    methods = {cell.method for cell in charged}
+    for difference in account.differences:
+        share = share_of(difference.absolute_kg, difference.charged_kg)
+        unsigned = f" and {share} without signs" if share else ""
+        what = "Settled against actual intensity" if difference.kind == "settlement" else "Corrected"
+        said.append(
+            f"{what}: {difference.lines:,} charges of {difference.charged_kg:.4f} kg, by {difference.kg:+.4f} kg "
+            f"together{unsigned}."
+        )
+    if kinds & {"forecast", "bound"}:
+        said.append(f"{unsettled_kg:.4f} kg rest on forecasts, or on upper bounds, that no actual value has replaced.")
+    if "synthetic" in kinds:
+        said.append("Synthetic intensity resembles a real year in its statistics and records no hour of it.")
+    if "measured" not in methods:
+        said.append(
+            "No energy was measured: it is power x time as the scenario gives them. How far that is from the meter is "
+            "not quantified."
+        )
+    for name, value in (("intensity", settings.intensity_uncertainty), ("energy", settings.energy_uncertainty)):
+        said.append(
+            f"Of the {name}: ± {value:.1%}, as given by the user."
+            if value is not None
+            else f"Of the {name}: not quantified; give a range with --{name}-uncertainty."
+        )
+    if settings.intensity_uncertainty is not None and settings.energy_uncertainty is not None:
+        said.append(
+            "The two are combined as the root of the sum of squares, each taken as one error common to all lines and "
+            "independent of the other (IPCC 2006 guidelines, volume 1, chapter 3, approach 1)."
+        )
+    said.append("Grid averages are not what one more kWh causes; marginal effects are not counted.")
+    return said

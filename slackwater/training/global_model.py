@@ -1,0 +1,436 @@
+"""The global model of a run: the server step (lines 9 to 15 of Algorithm 1), screening of updates, and its checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from slackwater.errors import ScenarioError
+from slackwater.ledger.run import Level, Run
+from slackwater.ledger.state_files import BadPartError, Part, PartFile
+from slackwater.registry import did_you_mean
+from slackwater.training.aggregators import Aggregator, FedAvg, Participation
+from slackwater.training.task import average_buffers, is_finite
+
+State = dict[str, Tensor]
+
+
+class ServerOptimiser:
+    """Moves the global model. `model` and `update` are flat vectors, and are not changed."""
+
+    kept: tuple[str, ...] = ()  # attributes that `step` depends on, each a vector of the model's length
+
+    def __init__(self, lr: float = 1.0) -> None:
+        self.lr = lr
+
+    def step(self, model: Tensor, update: Tensor) -> Tensor:
+        """Return the new model, a new vector."""
+        raise NotImplementedError
+
+    def state(self) -> State:
+        """Return what `step` depends on besides its arguments."""
+        return {name: value for name in self.kept if (value := getattr(self, name)) is not None}
+
+    def restore(self, state: State) -> None:
+        """Continue from a state."""
+        for name in self.kept:
+            setattr(self, name, state.get(name))
+
+
+class Plain(ServerOptimiser):
+    """theta <- theta - lr Delta; with lr = 1 lines 12 and 15 of Algorithm 1."""
+
+    def step(self, model: Tensor, update: Tensor) -> Tensor:
+        """Return the new model."""
+        return model.sub(update, alpha=self.lr)
+
+
+class Momentum(ServerOptimiser):
+    """v <- beta v + Delta, theta <- theta - lr v: FedAvgM, Hsu, Qi and Brown 2019."""
+
+    kept = ("velocity",)
+
+    def __init__(self, lr: float = 1.0, beta: float = 0.9) -> None:
+        super().__init__(lr)
+        self.beta = beta
+        self.velocity: Tensor | None = None
+
+    def step(self, model: Tensor, update: Tensor) -> Tensor:
+        """Return the new model."""
+        self.velocity = update.clone() if self.velocity is None else (self.velocity * self.beta).add_(update)
+        return model.sub(self.velocity, alpha=self.lr)
+
+
+class Adam(ServerOptimiser):
+    """FedAdam, Algorithm 2 of Reddi et al., ICLR 2021: no bias correction, `tau` bounds the step where v is small."""
+
+    kept = ("first", "second")
+
+    def __init__(self, lr: float = 0.01, beta_1: float = 0.9, beta_2: float = 0.99, tau: float = 1e-3) -> None:
+        super().__init__(lr)
+        self.beta_1, self.beta_2, self.tau = beta_1, beta_2, tau
+        self.first: Tensor | None = None
+        self.second: Tensor | None = None
+
+    def step(self, model: Tensor, update: Tensor) -> Tensor:
+        """Return the new model."""
+        first = torch.zeros_like(update) if self.first is None else self.first
+        # Reddi et al. begin with v = tau^2.
+        second = torch.full_like(update, self.tau**2) if self.second is None else self.second
+        self.first = (first * self.beta_1).add_(update, alpha=1 - self.beta_1)
+        self.second = (second * self.beta_2).addcmul_(update, update, value=1 - self.beta_2)
+        return model.addcdiv(self.first, self.second.sqrt().add_(self.tau), value=-self.lr)
+
+
+SERVERS: dict[str, type[ServerOptimiser]] = {"plain": Plain, "momentum": Momentum, "adam": Adam}
+
+
+def make_server(name: str, lr: float | None = None) -> ServerOptimiser:
+    """Return a server optimiser by name; `lr` None is its default: 1 for plain and momentum, 0.01 for adam."""
+    if name not in SERVERS:
+        hint = did_you_mean(name, SERVERS)
+        raise ScenarioError(f"There is no server optimiser {name!r}.{hint} Known are {', '.join(SERVERS)}.")
+    if lr is None:
+        return SERVERS[name]()
+    if not (lr > 0 and math.isfinite(lr)):
+        raise ScenarioError(f"server_lr must be above 0, not {lr!r}.")
+    return SERVERS[name](lr)
+
+
+class IterateAverage:
+    """Mean of the global models after the last rounds, after Polyak and Ruppert; for federated models IMA, 2023.
+
+    `last` is how many rounds, or the share of them if it is below 1; rounds of the window count too.
+    """
+
+    def __init__(self, last: float, rounds: int) -> None:
+        whole = math.ceil(last * rounds) if last < 1 else int(last)
+        if not last > 0 or (last >= 1 and whole != last):
+            raise ScenarioError(
+                f"averaging must be a number of rounds (1, 2, ..) or a share of them below 1, not {last!r}."
+            )
+        self.first = max(0, rounds - whole)  # number of the first round that counts
+        self.count = 0
+        self.total: Tensor | None = None
+
+    def add(self, number: int, model: Tensor) -> None:
+        """Add the model after a round."""
+        if number < self.first:
+            return
+        # In double precision, so that a long average is as good as its models.
+        precise = model if model.device.type == "mps" else model.double()
+        self.total = precise.clone() if self.total is None else self.total + precise
+        self.count += 1
+
+    def mean(self, model: Tensor) -> Tensor:
+        """Return the average; `model` where there is none yet."""
+        return model if self.total is None else (self.total / self.count).to(model.dtype)
+
+    def state(self) -> State:
+        """Return the sum so far."""
+        return {} if self.total is None else {"total": self.total, "count": torch.tensor(self.count)}
+
+    def restore(self, state: State) -> None:
+        """Continue from a state."""
+        self.total = state.get("total")
+        self.count = int(state["count"]) if "count" in state else 0
+
+
+UNUSUAL = 5.0
+"""Times the usual length from which on an update is worth a warning in `slackwater train`; honest ones were up to 3.5 times as long."""
+_RECENT = 10
+_KNOWN, _TOGETHER = 2, 3  # how many clients, by earlier rounds or in this one, it takes to tell what is usual
+
+
+class Screening:
+    """Compares the length of updates with the usual: the median over clients of the longest of their recent ones.
+
+    Not the median of all recent ones: a client that trains alone for some slots sends short updates, and those of the next
+    one would look far too long.
+    """
+
+    def __init__(self, max_norm_ratio: float | None) -> None:
+        self._ratio = max_norm_ratio
+        self._recent: dict[int, deque[float]] = {}
+
+    def too_long(self, norms: Mapping[int, float]) -> dict[int, float]:
+        """Return client -> how many times as long as usual its update is, if too long; remember the norms of the others."""
+        usual = self._usual(list(norms.values()))
+        long = {
+            client: norm / usual
+            for client, norm in norms.items()
+            if self._ratio is not None and usual and norm > self._ratio * usual
+        }
+        for client in norms.keys() - long.keys():
+            self._recent.setdefault(client, deque(maxlen=_RECENT)).append(norms[client])
+        return long
+
+    def to_dict(self) -> dict[str, list[float]]:
+        """Return the state as JSON holds it."""
+        return {str(client): list(recent) for client, recent in sorted(self._recent.items())}
+
+    def restore(self, data: Mapping[str, Sequence[float]]) -> None:
+        """Continue from a state."""
+        self._recent = {int(client): deque(recent, maxlen=_RECENT) for client, recent in data.items()}
+
+    def _usual(self, now: Sequence[float]) -> float | None:
+        """Return the norm to compare with; None while too little is known."""
+        if len(self._recent) >= _KNOWN:
+            return median(max(recent) for recent in self._recent.values())
+        return median(now) if len(now) >= _TOGETHER else None
+
+
+class NormWarnings:
+    """Warns once a run and client of a far too long update. Nothing is rejected, since a simulation may study just that."""
+
+    def __init__(self, names: Sequence[str], lr: float) -> None:
+        self._names, self._lr = names, lr
+        self._screening, self._named = Screening(UNUSUAL), set[int]()
+
+    def of(self, norms: Mapping[int, float], slot: int) -> list[str]:
+        """Return a sentence for each client with too long an update that has had none; norms [client]."""
+        long = self._screening.too_long(norms)
+        new = long.keys() - self._named
+        self._named |= new
+        return [
+            f"The update of client {self._names[client]!r} in slot {slot} is {long[client]:.3g} times as long as usual: its "
+            f"local steps may have diverged, or the model has. Try an lr below {self._lr:g}."
+            for client in sorted(new)
+        ]
+
+
+log = logging.getLogger(__name__)
+Groups = dict[str, State]  # tensors of a checkpoint, by group and name
+NOTABLE_BYTES = 100 * 10**6  # a run says before its first round that its state is this large
+_COPIES = 5
+"""Of the model, that a round needs beside the state: what is sent, the sum of updates, the new model, a workspace."""
+
+
+class Checkpoint:
+    """The state of a run in its files, as groups of named tensors; a run without a folder keeps none."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._saved: dict[str, tuple[weakref.ref[Tensor], int]] = {}
+        """Part -> the tensor that was written, and its version. Weak, or replaced tensors would stay in memory."""
+
+    def save(self, slot: int | None, groups: Mapping[str, State], state: Any = None) -> None:
+        """Write the tensors that are new or were changed in place since they were last written, one at a time.
+
+        `slot` is that of the round, None before the first; `state` is kept as JSON beside them.
+        """
+        if self._run.folder is None:
+            return
+        now = {f"{group}/{name}": tensor for group, held in groups.items() for name, tensor in held.items()}
+        changed = {name: tensor for name, tensor in now.items() if not self._is_saved(name, tensor)}
+        with self._run.transaction():
+            self._run.state.save(slot, now, ((name, _part(tensor)) for name, tensor in changed.items()), state)
+        self._saved = {
+            name: (weakref.ref(tensor), tensor._version) if name in changed else self._saved[name]
+            for name, tensor in now.items()
+        }
+
+    def load(self, device: torch.device) -> Groups:
+        """Return all groups, each file checked; empty where nothing was saved.
+
+        Raises:
+            SlackwaterError: The checkpoint is not that of the last round, or one of its files is damaged.
+        """
+        groups: Groups = {}
+        for part in self._run.last_parts():
+            group, _, key = part.name.partition("/")
+            try:
+                tensor = self._read(part).to(device)
+            except BadPartError as error:
+                raise self._run.unusable(str(error)) from None
+            groups.setdefault(group, {})[key] = tensor
+            self._saved[part.name] = (weakref.ref(tensor), tensor._version)
+        return groups
+
+    def _read(self, part: PartFile) -> Tensor:
+        dtype = getattr(torch, part.dtype, None)
+        if not isinstance(dtype, torch.dtype) or math.prod(part.shape) * dtype.itemsize != part.size:
+            raise BadPartError(f"{part.name} is of {part.size:,} bytes, and no {part.dtype} of the shape {part.shape}")
+        tensor = torch.empty(part.shape, dtype=dtype)
+        self._run.state.read(part, _memory(tensor))
+        return tensor
+
+    def _is_saved(self, name: str, tensor: Tensor) -> bool:
+        saved = self._saved.get(name)
+        return saved is not None and saved[0]() is tensor and saved[1] == tensor._version
+
+
+def _part(tensor: Tensor) -> Part:
+    here = tensor.detach().cpu().contiguous()
+    return Part(dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape), data=_memory(here))
+
+
+def _memory(tensor: Tensor) -> memoryview:
+    """Return the bytes of a contiguous tensor, where they are."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much room a run takes, at most."""
+
+    model_bytes: int
+    models: float  # arrays of the model's size that the state holds; a stored update of half precision counts half
+    changing: float  # the most of them that a round changes
+
+    @property
+    def disk_bytes(self) -> float:
+        """Return the size of the files: the state, what the last round replaced, and what the next one writes."""
+        return self.model_bytes * (self.models + 2 * self.changing)
+
+    @property
+    def memory_bytes(self) -> float:
+        """Return the memory: the state, the updates of a round before they replace others, and the model's copies."""
+        return self.model_bytes * (self.models + self.changing + _COPIES)
+
+    def tell(self, run: Run) -> None:
+        """Log what is notable, and note it in the run's events."""
+        for level, sentence in self._sentences(run.folder):
+            log.warning(sentence)
+            run.log(sentence, level=level)
+
+    def _sentences(self, folder: Path | None) -> list[tuple[Level, str]]:
+        """Return what to tell before the first round, if it is notable: the room, and whether the disk has it."""
+        disk = 0.0 if folder is None else self.disk_bytes
+        if max(disk, self.memory_bytes) < NOTABLE_BYTES:
+            return []
+        on_disk = f"{_room(disk)} on disk and " if folder is not None else ""
+        models = f"{self.models:,.0f} models of {_room(self.model_bytes)}"
+        told: list[tuple[Level, str]] = [
+            ("info", f"State: up to {on_disk}{_room(self.memory_bytes)} of memory ({models}).")
+        ]
+        if folder is not None and (free := shutil.disk_usage(folder).free) < disk:
+            told.append((
+                "warning",
+                f"Only {_room(free)} are free on the disk of {folder}. If it becomes full the run stops, and can be resumed.",
+            ))  # fmt: skip
+        return told
+
+
+def expected_size(
+    model: Tensor, *, clients: int, participants: int, aggregator: Aggregator, server: ServerOptimiser, averages: bool
+) -> Size:
+    """Return the room of a run with this model; `participants` is the most that train in one slot before the window."""
+    stored = getattr(aggregator, "memory_dtype", None) or model.dtype
+    share = stored.itemsize / model.dtype.itemsize if getattr(aggregator, "remembers", False) else 0.0
+    always = 1 + len(server.kept) + averages * torch.float64.itemsize / model.dtype.itemsize
+    return Size(
+        model_bytes=model.numel() * model.dtype.itemsize,
+        models=always + clients * share,
+        changing=always + participants * share,
+    )
+
+
+def _room(size: float) -> str:
+    for unit in ("kB", "MB", "GB"):
+        size /= 1000
+        if size < 999.5 or unit == "GB":
+            break
+    return f"{size:.0f} {unit}" if size >= 10 else f"{size:.1f} {unit}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Update:
+    """What one client sends back."""
+
+    update: Tensor  # Delta_c = theta - theta_c, flat
+    buffers: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one step did."""
+
+    weights: Mapping[int, float]  # client -> weight of its update, including updates that the aggregator had stored
+    update_norm: float
+    finite: bool  # whether the new model is one of numbers
+
+
+class GlobalModel:
+    """Parameters as one vector, buffers, and all that the next step depends on: aggregator, server and average."""
+
+    def __init__(
+        self, theta: Tensor, buffers: Mapping[str, Tensor], *, clients: int, aggregator: Aggregator,
+        server: ServerOptimiser, average: IterateAverage | None = None,
+    ) -> None:  # fmt: skip
+        self.theta, self.buffers, self.average, self._clients = theta, dict(buffers), average, clients
+        self.aggregator, self.server = aggregator, server
+        self._fedavg, self._plain = FedAvg(), Plain()
+
+    def step(
+        self, updates: Mapping[int, Update], *, slot: int, number: int, in_window: bool, pi: NDArray[np.float64],
+        weights: Mapping[int, float] | None = None,
+    ) -> Step:  # fmt: skip
+        """Move the model by the updates of one round, in the order of clients.
+
+        Args:
+            updates: Client -> its update; at least one.
+            slot: Slot of the round.
+            number: Number of the round, counted from 0.
+            in_window: Whether the round is in the fine-tuning window: then FedAvg and a plain step (lines 10 to 12).
+            pi: [client], share of the slots before the window in which it trains.
+            weights: Client -> weight, in place of the aggregator's.
+        """
+        rule = self._fedavg if in_window else self.aggregator if weights is None else _FixedWeights(weights)
+        who = Participation(slot=slot, number=number, clients=self._clients, pi=pi)
+        total = rule.aggregate({client: sent.update for client, sent in updates.items()}, who)
+        self.theta = (self._plain if in_window else self.server).step(self.theta, total.update)
+        self.buffers = average_buffers([sent.buffers for sent in updates.values()])
+        finite = is_finite(self.theta)
+        if finite and self.average is not None:
+            self.average.add(number, self.theta)
+        return Step(weights=total.weights, update_norm=float(total.update.norm()), finite=finite)
+
+    def final(self) -> Tensor:
+        """Return the average of the last models where averaging was asked for, else the last model."""
+        return self.theta if self.average is None else self.average.mean(self.theta)
+
+    def size(self, participants: int) -> Size:
+        """Return the room that the run takes; at most so many clients train in a slot before the window."""
+        return expected_size(
+            self.theta, clients=self._clients, participants=participants, aggregator=self.aggregator,
+            server=self.server, averages=self.average is not None,
+        )  # fmt: skip
+
+    def tensors(self) -> Groups:
+        """Return the state for a checkpoint."""
+        return {
+            "model": {"theta": self.theta}, "buffers": self.buffers, "aggregator": self.aggregator.state(),
+            "server": self.server.state(), "average": {} if self.average is None else self.average.state(),
+        }  # fmt: skip
+
+    def restore(self, groups: Groups) -> None:
+        """Continue from the state of a checkpoint."""
+        self.theta, self.buffers = groups["model"]["theta"], groups.get("buffers", {})
+        self.aggregator.restore(groups.get("aggregator", {}))
+        self.server.restore(groups.get("server", {}))
+        if self.average is not None:
+            self.average.restore(groups.get("average", {}))
+
+
+class _FixedWeights(FedAvg):
+    """Weights that the schedule source sets."""
+
+    def __init__(self, weights: Mapping[int, float]) -> None:
+        self._weights = weights
+
+    def weights(self, participants: list[int], who: Participation) -> dict[int, float]:
+        return {client: self._weights[client] for client in participants}

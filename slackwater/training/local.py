@@ -1,0 +1,257 @@
+"""Local SGD on one client (lines 4 to 8 of Algorithm 1), several clients at once, probes, and evaluation."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slackwater.training.global_model import Update
+from slackwater.training.task import FlatModel, ModelMaker, Samples, Task
+
+BATCHES, DEVICES, MODEL = 0, 1, 2  # purposes of random numbers: each has its own stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalWork:
+    """What a client does in a slot: plain SGD, `steps` of it or `epochs` if given."""
+
+    steps: int
+    epochs: int | None
+    batch_size: int
+    lr: float
+    weight_decay: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LocalUpdate(Update):
+    """An update with what is known of the local training."""
+
+    loss: float  # mean over the local steps, each before its step
+    finite: bool  # whether loss and update are numbers
+
+
+def stream(seed: int, *keys: int) -> int:
+    """Return a seed for one purpose, client and slot: independent of the order of training, and of resuming."""
+    return int(np.random.SeedSequence([seed, *keys]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def batches(samples: int, work: LocalWork, seed: int) -> list[Tensor | None]:
+    """Return the indices of each step's batch, in shuffled epochs; None is the whole set, if that is at most a batch.
+
+    Steps continue into the next epoch, so that every batch is full; with `epochs`, the last batch of each is the remainder.
+    """
+    size = work.batch_size
+    if samples <= size:
+        return [None] * (work.steps if work.epochs is None else work.epochs)
+    generator = torch.Generator().manual_seed(seed)
+    if work.epochs is not None:
+        return [
+            part for _ in range(work.epochs) for part in torch.split(torch.randperm(samples, generator=generator), size)
+        ]
+    epochs = -(-work.steps * size // samples)
+    order = torch.cat([torch.randperm(samples, generator=generator) for _ in range(epochs)])
+    return list(torch.split(order[: work.steps * size], size))
+
+
+def train_locally(
+    model: FlatModel, start: Tensor, buffers: Mapping[str, Tensor], samples: Samples, task: Task, work: LocalWork,
+    seed: int,
+) -> LocalUpdate:  # fmt: skip
+    """Train from the global model on one client's samples; `model` is the workspace."""
+    model.load(start, buffers)
+    model.module.train()
+    device = start.device
+    loss_sum = torch.zeros((), device=device)
+    keep = 1.0 - work.lr * work.weight_decay
+    plan = batches(len(samples), work, stream(seed, BATCHES))
+    for chosen in plan:
+        if chosen is None:
+            x, y = samples.x, samples.y
+        else:
+            index = chosen.to(samples.x.device, non_blocking=True)
+            x, y = samples.x[index], samples.y[index]
+        loss = task.loss(model.module(model.inputs(x.to(device, non_blocking=True))), y.to(device, non_blocking=True))
+        gradients = torch.autograd.grad(loss, model.parameters, allow_unused=True)
+        with torch.no_grad():
+            # theta <- theta - lr (gradient + weight_decay theta): the decay in one pass, then the gradients.
+            model.vector.mul_(keep)
+            used = [(p, g) for p, g in zip(model.parameters, gradients, strict=True) if g is not None]
+            torch._foreach_add_([p for p, _ in used], [g for _, g in used], alpha=-work.lr)
+            loss_sum += loss.detach()
+    with torch.no_grad():
+        update = start - model.vector
+        mean = float(loss_sum) / max(1, len(plan))  # the one wait for the device
+        finite = bool(np.isfinite(mean)) and bool(torch.isfinite(update).all())
+    return LocalUpdate(update=update, buffers=model.copy_buffers(), loss=mean, finite=finite)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job:
+    """One client's, or one device's, local training."""
+
+    client: int
+    samples: Samples
+    seed: int
+
+
+SIDE_BY_SIDE = 1e8  # floating-point operations of a step from which on clients train side by side
+SHARED = 1e9  # and from which on more than one thread works on a step
+
+
+class StopRequested(Exception):
+    """The run was asked to stop; the clients that trained were let finish."""
+
+
+class Workers:
+    """Trains jobs on up to `threads` threads; one by one if not on the CPU, or if the model draws random numbers."""
+
+    def __init__(self, task: Task, maker: ModelMaker, work: LocalWork, *, threads: int, device: torch.device) -> None:
+        self._task, self._work, self._random = task, work, maker.random
+        step = maker.flops * work.batch_size
+        one_by_one = device.type != "cpu" or maker.random or step < SIDE_BY_SIDE
+        self._most = 1 if one_by_one else threads
+        self.threads = threads if step >= SHARED else 1  # threads that may work on one step
+        self._models: queue.SimpleQueue[FlatModel] = queue.SimpleQueue()
+        self._make: Callable[[], FlatModel] = maker
+        self._made = 0
+        self._pool: ThreadPoolExecutor | None = None
+
+    def train(
+        self, jobs: list[Job], start: Tensor, buffers: Mapping[str, Tensor], stop: threading.Event
+    ) -> list[LocalUpdate]:
+        """Return updates in the order of the jobs; raise `StopRequested` between two of them if asked to stop."""
+        done: list[LocalUpdate] = []
+        while len(done) < len(jobs):
+            left = jobs[len(done) :]
+            at_once = min(self._most, len(left))
+            wave = left[: len(left) - len(left) % at_once]
+            threads = max(1, self.threads // at_once)
+            while self._made < at_once:
+                self._models.put(self._make())
+                self._made += 1
+
+            def run(job: Job, threads: int = threads) -> LocalUpdate:
+                if stop.is_set():
+                    raise StopRequested
+                torch.set_num_threads(threads)  # PyTorch keeps this number for each thread
+                model = self._models.get()
+                try:
+                    with torch.random.fork_rng(enabled=self._random):
+                        if self._random:
+                            torch.manual_seed(stream(job.seed, MODEL))
+                        return train_locally(model, start, buffers, job.samples, self._task, self._work, job.seed)
+                finally:
+                    self._models.put(model)
+
+            if at_once == 1:
+                done.extend(map(run, wave))
+                continue
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="client")
+            done.extend(self._pool.map(run, wave))
+        torch.set_num_threads(1)  # what follows is short: on busy cores its threads wait for each other 20 ms at a time
+        return done
+
+    @contextmanager
+    def all_threads(self) -> Iterator[None]:
+        """Use all threads for work in the caller's thread that is as long as a step: evaluation."""
+        torch.set_num_threads(self.threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(1)
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+Need = Literal["losses", "gradients"]
+_UNITS = {"losses": 1, "gradients": 3}
+_TRAINING_UNITS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Probe:
+    """The current model on a client's data."""
+
+    loss: float  # mean over the samples
+    rms_loss: float  # root of the mean squared loss over the samples: Oort's
+    gradient: Tensor | None  # of the mean loss, flat; None if only losses were asked for
+
+
+def share(need: Need, probed: int, held: int, work: LocalWork) -> float:
+    """Return the energy of a probe of `probed` samples over that of local training of a client that holds `held`."""
+    trained = work.epochs * held if work.epochs is not None else work.steps * min(work.batch_size, held)
+    return _UNITS[need] * probed / (_TRAINING_UNITS * trained)
+
+
+def probe(model: FlatModel, samples: Samples, task: Task, need: Need) -> Probe:
+    """Probe the model as it is loaded; its mode and its parameters do not change."""
+    device, training = model.vector.device, model.module.training
+    model.module.eval()
+    x, y = samples.x.to(device), samples.y.to(device)
+    try:
+        with torch.set_grad_enabled(need == "gradients"):
+            outputs = model.module(model.inputs(x))
+            mean = task.loss(outputs, y)
+        gradient = None
+        if need == "gradients":
+            parts = torch.autograd.grad(mean, model.parameters, allow_unused=True)
+            pairs = zip(parts, model.parameters, strict=True)
+            gradient = torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for g, p in pairs])
+        # A task's loss is a mean, so samples are asked one by one; the forward pass is shared.
+        with torch.inference_mode():
+            each = torch.stack([task.loss(outputs[i : i + 1].detach(), y[i : i + 1]) for i in range(len(y))])
+            rms = float(each.double().square().mean().sqrt())
+    finally:
+        model.module.train(training)
+    return Probe(loss=float(mean.detach()), rms_loss=rms, gradient=gradient)
+
+
+BATCH = 1000  # samples at once, to bound the memory; not tuned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Accuracy and mean loss on one data set."""
+
+    accuracy: float
+    loss: float
+    samples: int
+
+
+def evaluate(model: FlatModel, samples: Samples, task: Task) -> Score:
+    """Return accuracy and loss of one pass over the samples; the device is waited for once, at the end."""
+    device = model.vector.device
+    training = model.module.training
+    model.module.eval()
+    correct = torch.zeros((), dtype=torch.int64, device=device)
+    loss = torch.zeros((), dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+    try:
+        with torch.inference_mode():
+            for first in range(0, len(samples), BATCH):
+                x = samples.x[first : first + BATCH].to(device, non_blocking=True)
+                y = samples.y[first : first + BATCH].to(device, non_blocking=True)
+                outputs = model.module(model.inputs(x))
+                loss += task.loss(outputs, y) * len(x)
+                correct += task.correct(outputs, y)
+    finally:
+        model.module.train(training)
+    count = max(1, len(samples))
+    return Score(accuracy=int(correct) / count, loss=float(loss) / count, samples=len(samples))
+
+
+def evaluate_each(model: FlatModel, parts: Sequence[Samples], task: Task) -> tuple[Score, ...]:
+    """Return the score on each part: every client's test data, or its training data for the F_c of equation (1)."""
+    return tuple(evaluate(model, samples, task) for samples in parts)

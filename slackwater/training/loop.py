@@ -1,0 +1,540 @@
+"""Train by a schedule (Algorithm 1 of the paper), resume after a stop, and train the baseline without slack."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slackwater import time_source
+from slackwater.errors import ScenarioError, SlackwaterError
+from slackwater.ledger.run import EvaluationRecord, RoundRecord, Run
+from slackwater.ledger.schema import KINDS, RunKind, damage
+from slackwater.planning.plan import Plan
+from slackwater.planning.problem import Problem
+from slackwater.planning.schedule import no_slack_plan
+from slackwater.training.aggregators import make_aggregator
+from slackwater.training.global_model import Checkpoint, GlobalModel, IterateAverage, NormWarnings, make_server
+from slackwater.training.local import (
+    DEVICES,
+    Job,
+    LocalUpdate,
+    Need,
+    Probe,
+    Score,
+    StopRequested,
+    Workers,
+    evaluate,
+    evaluate_each,
+    probe,
+    stream,
+)
+from slackwater.training.process import save_model, stopping, threads
+from slackwater.training.schedule_source import ByPlan, ScheduledRound, ScheduleSource, TrainingState
+from slackwater.training.settings import EVAL_EVERY, Settings, check, described, notes_of, plan_of, rebuilt
+from slackwater.training.task import ModelMaker, Samples, Task, average_buffers
+from slackwater.units import iso
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a progress callback gets after every round."""
+
+    done: RoundRecord
+    rounds: int
+    """Slots with participants in the whole plan."""
+    budget_kg: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Result:
+    """A trained model, how good it is, and what it cost."""
+
+    accuracy: float
+    """On the global test set; of the averaged model where averaging was asked for."""
+    test_loss: float
+    loss: float | None
+    """F of equation (1): the mean over clients of their mean training loss; None if it was not asked for."""
+    client_accuracy: Mapping[str, float]
+    """On each client's own distribution; empty if the task has no test data by client."""
+    worst_client_accuracy: float | None
+    last_accuracy: float
+    """Of the last global model; the same as `accuracy` without averaging."""
+    kind: RunKind
+    """What kind of run it was; a training is simulated: its kg are what it would have emitted."""
+    emissions_kg: float
+    """All that the ledger holds."""
+    budget_kg: float
+    history: tuple[RoundRecord, ...]
+    """Every slot in which somebody trained."""
+    never: tuple[str, ...]
+    """Clients that never train before the window."""
+    notes: tuple[str, ...]
+    """What a reader of the result must know."""
+    model: Mapping[str, Tensor]
+    """state_dict, on the CPU."""
+    seconds: float
+    """Wall time of the rounds, over all sessions."""
+    folder: Path | None
+
+    def __repr__(self) -> str:
+        """Show accuracy, rounds and emissions on one line."""
+        return (
+            f"Result(accuracy {self.accuracy:.4g} after {len(self.history)} rounds, {self.emissions_kg:.4g} of "
+            f"{self.budget_kg:.4g} kg, {self.kind}, folder={None if self.folder is None else str(self.folder)!r})"
+        )
+
+
+class TrainingStopped(SlackwaterError):
+    """Ctrl-C stopped the run between two clients; it can be resumed."""
+
+    exit_code = 130
+
+
+class TrainingDiverged(SlackwaterError):
+    """The loss or the model is no longer a number; the last good model is in the run's file."""
+
+    def __init__(self, message: str, *, client: str | None, slot: int, number: int) -> None:
+        super().__init__(message)
+        self.client, self.slot, self.number = client, slot, number
+
+
+class EventFile:
+    """A progress callback that writes loss, accuracy, kg and participants of each round, by slot."""
+
+    def __init__(self, folder: Path, *, kind: RunKind, then: Callable[[Progress], None] | None = None) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        folder.mkdir(mode=0o700, exist_ok=True)
+        # A resumed run adds a file; TensorBoard reads all files of a folder as one.
+        self._writer = SummaryWriter(str(folder), filename_suffix=".slackwater")
+        self._then, self._kg = then, f"kg ({KINDS[kind].label})"
+
+    def __call__(self, progress: Progress) -> None:
+        """Write one round."""
+        done, at = progress.done, time_source.now().timestamp()
+        values = {"loss": done.loss, self._kg: done.spent_kg, "participants": len(done.participants)}
+        values["update_norm"] = done.update_norm
+        if done.accuracy is not None and done.test_loss is not None:
+            values |= {"test/accuracy": done.accuracy, "test/loss": done.test_loss}
+        values |= {f"client_loss/{name}": loss for name, loss in done.losses.items()}
+        for tag, value in values.items():
+            self._writer.add_scalar(tag, value, done.slot, walltime=at)
+        self._writer.flush()
+        if self._then is not None:
+            self._then(progress)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+log = logging.getLogger(__name__)
+Callback = Callable[[Progress], None]
+_PROBES = 3  # purpose of random numbers, beside those of `slackwater.training.local`
+
+
+class Training:
+    """One run, from its beginning or from its checkpoint, to the end of its schedule."""
+
+    def __init__(
+        self, run: Run, schedule: ScheduleSource, task: Task, settings: Settings, notes: tuple[str, ...]
+    ) -> None:
+        self.run_file, self.schedule, self.task, self.settings, self.notes = run, schedule, task, settings, notes
+        self.problem = schedule.problem
+        self.stop = threading.Event()  # set it to stop after the clients that train now
+        self.names = [str(name) for name in self.problem.fleet.names]
+        self.device = torch.device(settings.device)
+        self.data = [self._on_device(samples) for samples in task.clients]
+        self.regions = [[self._on_device(samples) for samples in region] for region in task.devices]
+
+        maker = ModelMaker(task, seed=settings.seed, device=self.device)
+        self.workers = Workers(task, maker, settings.work, threads=settings.threads, device=self.device)
+        torch.set_num_threads(1)  # as after every round, or a norm could differ in its last bits
+        self.workspace = maker()
+        average = None if settings.averaging is None else IterateAverage(settings.averaging, schedule.rounds)
+        theta, buffers = self.workspace.vector.clone(), self.workspace.copy_buffers()
+        self.model = GlobalModel(
+            theta, buffers, clients=len(self.names),
+            aggregator=make_aggregator(settings.aggregator, settings.memory_dtype),
+            server=make_server(settings.server, settings.server_lr), average=average,
+        )  # fmt: skip
+        self.norm_warnings = NormWarnings(self.names, settings.lr)
+        self.history = list(run.rounds())
+        self.checkpoint = Checkpoint(run)
+        if groups := self.checkpoint.load(self.device):
+            self.model.restore(groups)
+            self.schedule.restore(groups.get("guide", {}))
+        else:
+            with run.transaction():
+                self.model.size(schedule.most).tell(run)
+                self._save(None)
+
+    def algorithm_1(self, progress: Callback | None = None) -> None:
+        """Train every round of the schedule (line 1)."""
+        state = TrainingState(history=self.history, ledger=self.run_file.ledger, probe=self._probe)
+        while (due := self.schedule.next(state)) is not None:  # line 2: for t = 1, .., T + s
+            if self.stop.is_set():
+                raise StopRequested
+            began = time.perf_counter()
+            number, slot = len(self.history), due.slot
+
+            # 1. Charge the slot before any of its energy is used.
+            self._charge(due)
+
+            # 2. Lines 3 to 8: every scheduled client trains from the same model and sends Delta_c = theta - theta_c.
+            updates = self._train_clients(number, due)
+            warnings = self.norm_warnings.of({c: float(sent.update.norm()) for c, sent in updates.items()}, slot)
+
+            # 3. Lines 9 to 15: FedAvg and a plain step in the window, else the aggregator and the server optimiser.
+            step = self.model.step(
+                updates, slot=slot, number=number, in_window=due.in_window, pi=due.pi, weights=due.weights
+            )
+            if not step.finite:
+                raise self._diverged(number, slot, None)
+
+            # 4. Evaluate the model if it is due, then save round and checkpoint in one transaction.
+            score = self._score(self.model.theta) if self._is_due(number) else None
+            done = RoundRecord(
+                slot=slot,
+                number=number,
+                slot_start=self.problem.slot_start(slot),
+                in_window=due.in_window,
+                participants=tuple(self.names[client] for client in updates),
+                weights={self.names[client]: weight for client, weight in step.weights.items()},
+                losses={self.names[client]: sent.loss for client, sent in updates.items()},
+                loss=math.fsum(sent.loss for sent in updates.values()) / len(updates),
+                update_norm=step.update_norm,
+                spent_kg=self.run_file.ledger.spent_kg(through=slot),  # a later slot may be charged, and not kept
+                seconds=time.perf_counter() - began,
+                accuracy=None if score is None else score.accuracy,
+                test_loss=None if score is None else score.loss,
+            )
+            self._keep(done, score, warnings)
+            if progress is not None:
+                progress(Progress(done=done, rounds=self.schedule.rounds, budget_kg=self.problem.budget_kg))
+        self._charge(None)  # idle draw up to the end, where nobody trains in the last slots
+        self._score_last_round()
+
+    def result(self) -> Result:
+        """Evaluate the final model on all test data, and return the result of the run."""
+        last_slot, theta, final = self.history[-1].slot if self.history else 0, self.model.theta, self.model.final()
+        last = self._last_score()
+        score = last if final is theta else self._score(final)
+        name: Literal["last", "averaged"] = "last" if self.model.average is None else "averaged"
+        self.workspace.load(final, self.model.buffers)
+        with self.workers.all_threads():
+            own = evaluate_each(self.workspace, self.task.client_tests, self.task)
+            losses = evaluate_each(self.workspace, self.task.clients, self.task) if self.settings.training_loss else ()
+
+        def record(client: str, found: Score, data: Literal["test", "train"]) -> EvaluationRecord:
+            return EvaluationRecord(slot=last_slot, model=name, client=client, data=data, **asdict(found))
+
+        records = [record("", score, "test")]
+        records += [record(client, found, "test") for client, found in zip(self.names, own, strict=False)]
+        records += [record(client, found, "train") for client, found in zip(self.names, losses, strict=False)]
+        with self.run_file.transaction():
+            self.run_file.record_evaluation(*records)
+            self.run_file.set_status("done")
+        return Result(
+            accuracy=score.accuracy, test_loss=score.loss,
+            loss=sum(s.loss for s in losses) / len(losses) if losses else None,
+            client_accuracy={client: s.accuracy for client, s in zip(self.names, own, strict=False)},
+            worst_client_accuracy=min((s.accuracy for s in own), default=None), last_accuracy=last.accuracy,
+            kind=self.run_file.kind, emissions_kg=self.run_file.ledger.spent_kg(), budget_kg=self.problem.budget_kg,
+            history=tuple(self.history),
+            never=tuple(self.names[client] for client in self.schedule.never(self.history)), notes=self.notes,
+            model=self.workspace.state_dict(), seconds=math.fsum(done.seconds for done in self.history),
+            folder=self.run_file.folder,
+        )  # fmt: skip
+
+    def _charge(self, due: ScheduledRound | None) -> None:
+        """Charge all slots up to this round that are not charged yet; None: up to the end."""
+        self.schedule.charge(self.run_file.ledger, due)
+
+    def _train_clients(self, number: int, due: ScheduledRound) -> dict[int, LocalUpdate]:
+        """Return updates by client, in the order of clients; a region's is the mean over the devices drawn from it."""
+        jobs = [job for client in due.clients for job in self._jobs(client, due.slot)]
+        sent = self.workers.train(jobs, self.model.theta, self.model.buffers, self.stop)
+        by_client: dict[int, list[LocalUpdate]] = {client: [] for client in due.clients}
+        for job, update in zip(jobs, sent, strict=True):
+            if not update.finite:
+                raise self._diverged(number, due.slot, job.client)
+            by_client[job.client].append(update)
+        return {client: _mean(updates) for client, updates in by_client.items()}
+
+    def _jobs(self, client: int, slot: int) -> list[Job]:
+        seed = self.settings.seed
+        if not self.regions:
+            return [Job(client=client, samples=self.data[client], seed=stream(seed, client, slot))]
+        region = self.regions[client]
+        draw = np.random.default_rng(stream(stream(seed, client, slot), DEVICES))
+        chosen = sorted(int(i) for i in draw.choice(len(region), size=self.settings.devices_per_slot, replace=False))
+        return [Job(client=client, samples=region[i], seed=stream(seed, client, slot, i)) for i in chosen]
+
+    def _probe(self, need: Need, samples: Mapping[int, int], slot: int) -> dict[int, Probe]:
+        """Probe the current model on so many samples of each client, drawn anew in each slot."""
+        self.workspace.load(self.model.theta, self.model.buffers)
+        found: dict[int, Probe] = {}
+        with self.workers.all_threads():
+            for client, count in samples.items():
+                held = self.data[client]
+                draw = torch.Generator().manual_seed(stream(self.settings.seed, client, slot, _PROBES))
+                index = torch.randperm(len(held), generator=draw)[:count].to(held.x.device)
+                found[client] = probe(self.workspace, Samples(x=held.x[index], y=held.y[index]), self.task, need)
+        return found
+
+    def _is_due(self, number: int) -> bool:
+        every = self.settings.eval_every
+        return number == self.schedule.rounds - 1 or (every > 0 and (number + 1) % every == 0)
+
+    def _score(self, theta: Tensor) -> Score:
+        self.workspace.load(theta, self.model.buffers)
+        with self.workers.all_threads():
+            return evaluate(self.workspace, self.task.test, self.task)
+
+    def _score_last_round(self) -> None:
+        """Evaluate the last round where nobody knew in its turn that it would be the last."""
+        if self.history and self.history[-1].accuracy is None:
+            done, score = self.history[-1], self._score(self.model.theta)
+            with self.run_file.transaction():
+                self.run_file.set_score(done.slot, score.accuracy, score.loss)
+                self._record_score(done.slot, score)
+            self.history[-1] = replace(done, accuracy=score.accuracy, test_loss=score.loss)
+
+    def _last_score(self) -> Score:
+        done = self.history[-1] if self.history else None
+        if done is None or done.accuracy is None or done.test_loss is None:
+            return self._score(self.model.theta)
+        return Score(accuracy=done.accuracy, loss=done.test_loss, samples=len(self.task.test))
+
+    def _record_score(self, slot: int, score: Score) -> None:
+        record = EvaluationRecord(slot=slot, model="last", client="", data="test", **asdict(score))
+        self.run_file.record_evaluation(record)
+
+    def _keep(self, done: RoundRecord, score: Score | None, warnings: list[str]) -> None:
+        with self.run_file.transaction():
+            self.run_file.record(done)
+            for warning in warnings:
+                log.warning(warning)
+                self.run_file.log(warning, level="warning", slot=done.slot)
+            if score is not None:
+                self._record_score(done.slot, score)
+            self._save(done.slot)
+        self.history.append(done)
+
+    def _save(self, slot: int | None) -> None:
+        self.checkpoint.save(slot, self.model.tensors() | {"guide": self.schedule.state()})
+
+    def _on_device(self, samples: Samples) -> Samples:
+        return Samples(x=samples.x.to(self.device), y=samples.y.to(self.device))
+
+    def _diverged(self, number: int, slot: int, client: int | None) -> TrainingDiverged:
+        who = "The global model" if client is None else f"The loss of client {self.names[client]!r}"
+        folder = self.run_file.folder
+        lost = "is lost, since the run had no folder (--out, or out= in Python)"
+        where = f"is kept in {folder}" if folder else lost
+        kept = f"The model of round {number} {where}." if number else "No round was completed."
+        return TrainingDiverged(
+            f"{who} is no longer a number in round {number + 1} of {self.schedule.rounds} (slot {slot}, "
+            f"{iso(self.problem.slot_start(slot))}). {kept} Try an lr below {self.settings.lr:g}, or an aggregator with "
+            f"bounded weights such as 'memory' (this run: {self.settings.aggregator!r}).",
+            client=None if client is None else self.names[client],
+            slot=slot,
+            number=number,
+        )
+
+
+def _mean(sent: list[LocalUpdate]) -> LocalUpdate:
+    if len(sent) == 1:
+        return sent[0]
+    update = sent[0].update.clone()
+    for other in sent[1:]:
+        update += other.update
+    return LocalUpdate(
+        update=update / len(sent),
+        buffers=average_buffers([each.buffers for each in sent]),
+        loss=math.fsum(each.loss for each in sent) / len(sent),
+        finite=True,
+    )
+
+
+MODEL = "model.pt"
+
+
+def train(
+    plan: Plan,
+    task: Task,
+    *,
+    aggregator: str | None = None,
+    local_steps: int = 30,
+    local_epochs: int | None = None,
+    batch_size: int = 128,
+    lr: float = 0.1,
+    weight_decay: float = 5e-4,
+    seed: int = 0,
+    out: str | Path | None = None,
+    eval_every: int = EVAL_EVERY,
+    training_loss: bool = True,
+    server: str = "plain",
+    server_lr: float | None = None,
+    memory_dtype: str = "float32",
+    averaging: float | None = None,
+    devices_per_slot: int | None = None,
+    device_kwh: float | None = None,
+    device: str = "cpu",
+    threads: int | None = None,
+    progress: Callback | None = None,
+    tensorboard: bool = False,
+) -> Result:
+    """Train a task by a plan (Algorithm 1), and return the model, its accuracy and its emissions.
+
+    The same plan, task and settings give the same bits on the same machine.
+
+    Args:
+        plan: Who trains in which slot.
+        task: Model and data of the clients, such as `sw.tasks.digits(clients=7)`.
+        aggregator: How updates are combined before the window. Default: as the plan recommends.
+        local_steps: SGD steps of a client in a round, each on `batch_size` samples with the learning rate `lr`.
+        out: New folder for `run.db` (ledger and rounds), `state/` (the checkpoint that `resume` reads) and `model.pt`.
+        eval_every: Rounds between evaluations; 0 evaluates at the end only.
+        progress: Called after every round.
+
+    `slackwater.training.settings.Settings` describes the other settings.
+    """
+    settings = Settings(
+        aggregator=plan.aggregator if aggregator is None else aggregator, local_steps=local_steps,
+        local_epochs=local_epochs, batch_size=batch_size, lr=lr, weight_decay=weight_decay, seed=seed,
+        eval_every=eval_every, training_loss=training_loss, server=server, server_lr=server_lr,
+        memory_dtype=memory_dtype, averaging=averaging, devices_per_slot=devices_per_slot, device_kwh=device_kwh,
+        device=device, threads=torch.get_num_threads() if threads is None else threads, tensorboard=tensorboard,
+    )  # fmt: skip
+    check(plan, task, settings)
+    if tensorboard and out is None:
+        raise ScenarioError("tensorboard=True needs a folder to write to: name one with --out (out= in Python).")
+    run = Run.create(
+        out, plan=plan.to_dict(), budget_kg=plan.problem.budget_kg, settings=settings.to_dict(), task=described(task),
+        kind="simulated",
+    )  # fmt: skip
+    return carry_out(run, _by_plan(plan, settings), task, settings, notes_of(plan, task, settings), progress)
+
+
+def resume(
+    out: str | Path, *, task: Task | None = None, progress: Callback | None = None, from_last_good: bool = False
+) -> Result:
+    """Continue a run that was killed or stopped, to the same bits; return the result of one that is done.
+
+    Args:
+        out: The run folder.
+        task: The task, with the same data as before. Default: a built-in task is made from the run's file.
+        progress: Called after every round.
+        from_last_good: Continue from the checkpoint before the last one if that is damaged.
+
+    Raises:
+        SlackwaterError: The last checkpoint is damaged and `from_last_good` is not set.
+    """
+    run = Run.open(out)
+    try:
+        if "policy" in run.settings:
+            raise ScenarioError(
+                f"The run in {out} was by the policy {run.settings['policy']!r}. Go on with it by slackwater resume "
+                f"{out}, or slackwater.rivals.resume({str(out)!r}) in Python."
+            )
+        plan, settings = plan_of(run), Settings.from_dict(run.settings)
+        task = rebuilt(run) if task is None else task
+        check(plan, task, settings)
+        check_same_data(run, task)
+        if from_last_good:
+            run.fall_back()
+        run.set_status("running")
+    except BaseException:
+        run.close()
+        raise
+    return carry_out(run, _by_plan(plan, settings), task, settings, notes_of(plan, task, settings), progress)
+
+
+def check_same_data(run: Run, task: Task) -> None:
+    """Raise if the task's data are not those that the run began with."""
+    was, now = run.task, described(task)
+    if (was["samples"], was["fingerprint"]) != (now["samples"], now["fingerprint"]):
+        raise ScenarioError(
+            f"The run in {run.folder} was begun with other data than the task {task.name!r} has now: "
+            f"{sum(was['samples'])} samples over {len(was['samples'])} clients then, {sum(now['samples'])} over "
+            f"{len(now['samples'])} now. Make the task as it was."
+        )
+
+
+def baseline(problem: Problem, task: Task, **settings: Any) -> Result:
+    """Train without slack: all clients in every slot from the first until the budget is spent (FedAvg).
+
+    Args:
+        problem: Clients, intensity and budget.
+        task: Model and data of the clients.
+        settings: As for `train`.
+    """
+    settings.setdefault("aggregator", "fedavg")
+    return train(no_slack_plan(problem), task, **settings)
+
+
+def _by_plan(plan: Plan, settings: Settings) -> ByPlan:
+    together = settings.devices_per_slot
+    return ByPlan(plan, note="" if together is None else f"{together} devices together")
+
+
+def carry_out(
+    run: Run,
+    schedule: ScheduleSource,
+    task: Task,
+    settings: Settings,
+    notes: tuple[str, ...],
+    progress: Callback | None,
+) -> Result:
+    """Train from where the run's file stands to the end of the schedule."""
+    with run, damage(run.path, of=(sqlite3.Error,)), threads(settings.threads), contextlib.ExitStack() as cleanup:
+        try:
+            if not run.events():
+                for note in notes:
+                    log.warning(note)
+                    run.log(note, level="warning")
+            training = Training(run, schedule, task, settings, notes)
+            cleanup.callback(training.workers.close)
+            if settings.tensorboard and run.folder is not None:
+                progress = EventFile(run.folder / "tensorboard", kind=run.kind, then=progress)
+                cleanup.callback(progress.close)
+            with stopping(training.stop, after="the clients"):
+                training.algorithm_1(progress)
+                result = training.result()
+            if run.folder is not None:
+                save_model(run.folder / MODEL, result.model)
+            return result
+        except StopRequested:
+            run.set_status("stopped")
+            again = (
+                f"Go on with: slackwater resume {run.folder}"
+                if run.folder
+                else "It had no folder (--out, or out= in Python), so it cannot be resumed."
+            )
+            raise TrainingStopped(
+                f"Stopped after {len(training.history)} of {schedule.rounds} rounds, {run.ledger.spent_kg():.6g} "
+                f"kg charged. {again}"
+            ) from None
+        except TrainingDiverged as error:
+            run.set_status("diverged")
+            run.log(str(error), level="error", slot=error.slot)
+            raise
+        except OSError as error:
+            raise SlackwaterError(
+                f"{error.filename or run.folder} cannot be written: {error.strerror}. Nothing that was done before is "
+                f"lost: make room and go on with: slackwater resume {run.folder}"
+            ) from None

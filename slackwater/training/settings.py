@@ -1,0 +1,219 @@
+"""Settings of a training run, and what plan, task and settings must have in common."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import asdict, dataclass, fields
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+
+from slackwater.errors import MissingExtraError, ScenarioError
+from slackwater.ledger.ledger import OverBudgetError
+from slackwater.ledger.run import Run
+from slackwater.planning.exact import BUDGET_ROUNDING
+from slackwater.planning.plan import DEFAULT_AGGREGATOR, Plan
+from slackwater.planning.storage import plan_from_dict
+from slackwater.training.aggregators import make_aggregator
+from slackwater.training.global_model import IterateAverage, make_server
+from slackwater.training.local import LocalWork
+from slackwater.training.task import Task
+
+EVAL_EVERY = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of one run; together with plan and task they determine its result bit for bit."""
+
+    aggregator: str = DEFAULT_AGGREGATOR
+    """Name, with a number where it takes one: `memory:0.8`."""
+    local_steps: int = 30
+    """The paper's tau; ignored if `local_epochs` is given."""
+    local_epochs: int | None = None
+    batch_size: int = 128
+    lr: float = 0.1
+    weight_decay: float = 5e-4
+    seed: int = 0
+    eval_every: int = EVAL_EVERY
+    """Rounds (slots with participants) from one evaluation on the test set to the next; 0 is only at the end."""
+    training_loss: bool = True
+    """Whether F over all training data is computed at the end: for a large set as long as several rounds."""
+    server: str = "plain"
+    server_lr: float | None = None
+    """None is the optimiser's own: 1 for plain and momentum, 0.01 for adam."""
+    memory_dtype: str = "float32"
+    """Type of the updates that the aggregator stores for each client: float32 as they are, float16 or bfloat16 halves
+    the memory and the disk space of a run."""
+    averaging: float | None = None
+    """Average the global models of so many last rounds, or of this share of them if below 1; None: the last model."""
+    devices_per_slot: int | None = None
+    """Cross-device: how many devices of a client that is scheduled train in a slot, drawn with equal probability."""
+    device_kwh: float | None = None
+    """Energy of one device in one slot; if given, the plan's energy for a client must be that of all that train."""
+    device: str = "cpu"
+    threads: int
+    """Processor threads in all; the bits of a result depend on it."""
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        whole = {"local_steps": 1, "batch_size": 1, "seed": 0, "eval_every": 0, "threads": 1}
+        whole |= {name: 1 for name in ("local_epochs", "devices_per_slot") if getattr(self, name) is not None}
+        for name, least in whole.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ScenarioError(f"{name} must be a whole number of at least {least}, not {value!r}.")
+        if not (self.lr > 0 and math.isfinite(self.lr)):
+            raise ScenarioError(f"lr must be above 0, not {self.lr!r}.")
+        if not (self.weight_decay >= 0 and math.isfinite(self.weight_decay)):
+            raise ScenarioError(f"weight_decay must be 0 or above, not {self.weight_decay!r}.")
+        if self.device_kwh is not None and (self.devices_per_slot is None or not self.device_kwh >= 0):
+            raise ScenarioError(
+                f"device_kwh is {self.device_kwh!r}; it must be 0 or above, and needs devices_per_slot beside it."
+            )
+        make_aggregator(self.aggregator, self.memory_dtype)
+        make_server(self.server, self.server_lr)
+        if self.averaging is not None:
+            IterateAverage(self.averaging, 1)
+        if self.tensorboard and find_spec("tensorboard") is None:
+            raise MissingExtraError("TensorBoard", "tensorboard")
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as error:
+            raise ScenarioError(
+                f"device {self.device!r} cannot be used: {str(error).splitlines()[0]} Use device='cpu'."
+            ) from None
+
+    @property
+    def work(self) -> LocalWork:
+        """Return what a client does in a slot."""
+        return LocalWork(
+            steps=self.local_steps, epochs=self.local_epochs, batch_size=self.batch_size, lr=self.lr,
+            weight_decay=self.weight_decay,
+        )  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings for the run's file."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Settings:
+        """Return settings from the run's file; raise for those of a newer version."""
+        unknown = set(data) - {field.name for field in fields(cls)}
+        if unknown:
+            raise ScenarioError(
+                f"The run has settings that this version does not know: {', '.join(sorted(unknown))}. Upgrade with: "
+                "pip install --upgrade slackwater"
+            )
+        return cls(**data)
+
+
+def check(plan: Plan, task: Task, settings: Settings) -> None:
+    """Raise if plan, task and settings do not fit together."""
+    problem, count = plan.problem, len(plan.problem.fleet)
+    if len(task.clients) != count:
+        raise ScenarioError(
+            f"The plan has {count} clients ({_named(problem.fleet.names)}) and the task {task.name!r} has data for "
+            f"{len(task.clients)}. Make the task with clients={count}."
+        )
+    for what, given in (("client_tests", task.client_tests), ("devices", task.devices)):
+        if given and len(given) != count:
+            raise ScenarioError(f"The task {task.name!r} has {what} for {len(given)} clients, the plan has {count}.")
+    if not plan.packed.any():
+        raise ScenarioError(
+            "Nobody trains in this plan: there is not one slot in its matrix. Plan with a larger budget."
+        )
+    if plan.emissions_kg > problem.budget_kg * (1 + 2 * BUDGET_ROUNDING):
+        raise OverBudgetError(
+            f"The plan emits {plan.emissions_kg:.9g} kg, over its budget of {problem.budget_kg:.9g} kg. It is not "
+            "begun; plan again."
+        )
+    sampled = settings.devices_per_slot
+    if bool(task.devices) != (sampled is not None):
+        raise ScenarioError(
+            f"The task {task.name!r} has devices: say how many train in a scheduled slot with devices_per_slot."
+            if task.devices
+            else f"devices_per_slot is {sampled}, but the task {task.name!r} has no devices. Leave it out, or make a task with devices."
+        )
+    if sampled is not None:
+        small = [i for i, region in enumerate(task.devices) if len(region) < sampled]
+        if small:
+            raise ScenarioError(
+                f"devices_per_slot is {sampled}, but {problem.fleet.names[small[0]]!r} has "
+                f"{len(task.devices[small[0]])} devices."
+            )
+    if sampled is not None and settings.device_kwh is not None:
+        # A client of the plan is a region: the plan must charge its slot with the energy of all devices that train.
+        together, fleet, planned = sampled * settings.device_kwh, problem.fleet, problem.costs.training_kwh
+        wrong = np.flatnonzero(~np.isclose(planned, together * fleet.pue, rtol=1e-9, atol=0.0))
+        if len(wrong):
+            first = int(wrong[0])
+            raise ScenarioError(
+                f"{sampled} devices of {settings.device_kwh:g} kWh take {together:g} kWh in a slot, but the plan was made "
+                f"with {planned[first] / fleet.pue[first]:g} kWh for {fleet.names[first]!r}, so the budget would not "
+                f"hold. Plan again with energy_kwh={together:g}."
+            )
+
+
+def notes_of(plan: Plan, task: Task, settings: Settings) -> tuple[str, ...]:
+    """Return what is told once at the start, and kept with the result."""
+    notes, names = [], plan.problem.fleet.names
+    never = [str(names[client]) for client in plan.metrics.never] if plan.before else []
+    if never:
+        notes.append(
+            f"{_named(never)} never train{'s' if len(never) == 1 else ''} before the fine-tuning window (pi = 0): "
+            f"nothing of {'its' if len(never) == 1 else 'their'} data enters before it, K stays {len(names)}, and the "
+            "estimate of the global update is biased by that."
+        )
+    held = [s for region in task.devices for s in region] if task.devices else list(task.clients)
+    small = sum(len(samples) < settings.batch_size for samples in held)
+    if small:
+        notes.append(
+            f"{small} of {len(held)} {'devices' if task.devices else 'clients'} hold fewer samples than a batch of "
+            f"{settings.batch_size}: their whole set is the batch."
+        )
+    return tuple(notes)
+
+
+def described(task: Task) -> dict[str, Any]:
+    """Return what the run's file keeps of a task: how it was made, and a fingerprint of its data."""
+    digest = hashlib.sha256()
+    for samples in task.clients:
+        for tensor in (samples.y, samples.x[:1]):
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return {
+        "name": task.name,
+        "record": dict(task.record),
+        "samples": [len(samples) for samples in task.clients],
+        "fingerprint": digest.hexdigest(),
+    }
+
+
+def rebuilt(run: Run, data: str | None = None) -> Task:
+    """Make a built-in or registered task again from its record; `data` is the new place of its files."""
+    record: dict[str, Any] = run.task["record"]
+    if "task" not in record:
+        raise ScenarioError(
+            f"The run in {run.folder} trains a task of your own, {run.task['name']!r}, which its file cannot make "
+            "again. Give it: slackwater.resume(out, task=task)."
+        )
+    from slackwater.training import tasks
+
+    takes = tasks.option_names(record["task"])
+    options = {key: value for key, value in record.items() if key in takes and value is not None}
+    if data is not None and "data" in takes:
+        options["data"] = data
+    return tasks.make(record["task"], **options)
+
+
+def plan_of(run: Run) -> Plan:
+    """Return the plan that a run follows."""
+    return plan_from_dict(run.plan, f"The plan of the run in {run.folder}")
+
+
+def _named(names: Any, most: int = 8) -> str:
+    listed = [str(name) for name in names]
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")

@@ -1,0 +1,111 @@
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from slackwater.charts import style
+from slackwater.charts.result_charts import accuracy_chart, summary, to_dict
+from slackwater.charts.style import save
+from slackwater.ledger.run import RoundRecord
+from slackwater.training.loop import Result
+
+START = datetime(2022, 1, 1, tzinfo=UTC)
+
+
+def round_of(slot: int, accuracy: float | None, spent_kg: float) -> RoundRecord:
+    return RoundRecord(
+        slot=slot,
+        number=slot,
+        slot_start=START + timedelta(hours=slot),
+        in_window=slot == 3,
+        participants=("a", "b")[: 1 + slot % 2],
+        weights={"a": 1.0},
+        losses={"a": 0.5},
+        loss=0.5,
+        update_norm=1.0,
+        spent_kg=spent_kg,
+        seconds=0.1,
+        accuracy=accuracy,
+    )
+
+
+def result(accuracy: float = 0.9, **changes: Any) -> Result:
+    history = tuple(round_of(slot, accuracy - 0.1 * (3 - slot) if slot % 2 else None, 0.3 * slot) for slot in range(4))
+    fields: dict[str, Any] = {
+        "accuracy": accuracy, "test_loss": 0.4, "loss": 0.3, "client_accuracy": {"a": 0.95, "b": 0.8123},
+        "worst_client_accuracy": 0.8123, "last_accuracy": accuracy, "kind": "simulated", "emissions_kg": 0.9,
+        "budget_kg": 1.2, "history": history, "never": (), "notes": (), "model": {}, "seconds": 12.34, "folder": None,
+    }  # fmt: skip
+    return Result(**fields | changes)
+
+
+def shown(results: dict[str, Result], width: int = 100, **options: Any) -> str:
+    console = Console(width=width, file=open("/dev/null", "w"), record=True)  # noqa: SIM115
+    console.print(summary(results, **options))
+    console.file.close()
+    return console.export_text()
+
+
+def test_runs_side_by_side_the_best_first() -> None:
+    lines = shown({"no slack": result(0.8), "memory": result(0.9)}).splitlines()
+    assert lines[1].split() == ["memory", "90.00%", "b", "81.23%", "0.3000", "0.9000", "75.0%", "4", "6", "12.3"]
+    assert lines[2].startswith("no slack")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_it_fits_a_terminal(width: int) -> None:
+    text = shown({"memory": result(client_accuracy={"frankfurt": 0.8123, "b": 1.0})}, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert width < 80 or "frankfurt" in text
+
+
+def test_a_note_that_is_true_of_all_is_said_once() -> None:
+    both, own = "2 of 7 clients hold few samples.", "b never trains."
+    text = shown({"memory": result(notes=(own, both)), "no slack": result(notes=(both,))})
+    assert text.count(both) == 1
+    assert f"memory: {own}" in text
+    assert f": {both}" not in text
+
+
+def test_synthetic_folder_and_no_client_tests() -> None:
+    text = shown({"x": result(folder=Path("run/x"), worst_client_accuracy=None, client_accuracy={})}, synthetic=True)
+    assert style.SYNTHETIC in text
+    assert "x: run/x" in text
+    assert " - " in text
+    assert style.SYNTHETIC not in shown({"x": result()})
+
+
+def test_a_name_is_shown_as_it_is() -> None:
+    assert "[red]x" in shown({"[red]x": result()})
+
+
+def test_the_picture(tmp_path: Path) -> None:
+    figure = accuracy_chart({"memory": result(0.9), "no $lack$": result(0.8)}, synthetic=True)
+    axes = figure.axes[0]
+    first, second, budget = axes.get_lines()
+    assert list(first.get_xdata()) == pytest.approx([0.3, 0.9])
+    assert list(first.get_ydata()) == pytest.approx([70.0, 90.0])
+    assert first.get_color() != second.get_color()
+    assert first.get_marker() != second.get_marker()
+    assert list(budget.get_xdata()) == [1.2, 1.2]
+    assert figure.get_suptitle() == f"Simulated runs, {style.SYNTHETIC}"
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts == ["memory: 90.0%", r"no \$lack\$: 80.0%", "budget"]
+    assert save(figure, tmp_path / "a.png").stat().st_size > 1000
+    assert accuracy_chart({"memory": result()}).get_suptitle() == "Simulated runs"
+    assert accuracy_chart({"memory": result(kind="live")}).get_suptitle() == ""
+
+
+def test_a_run_without_evaluations_is_no_error(tmp_path: Path) -> None:
+    save(accuracy_chart({"x": result(history=(round_of(0, None, 0.1),))}), tmp_path / "a.svg")
+
+
+def test_as_data() -> None:
+    data = to_dict(result(folder=Path("run")))
+    assert data["folder"] == "run"
+    assert data["history"][3] == {
+        "slot": 3, "slot_start": "2022-01-01T03:00Z", "in_window": True, "participants": ["a", "b"], "loss": 0.5,
+        "accuracy": 0.9, "spent_kg": pytest.approx(0.9),
+    }  # fmt: skip
