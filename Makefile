@@ -36,14 +36,11 @@ demo: $(VENV)/.python
 
 # Coverage makes the tests slower, so only CI measures it, and `make coverage`. Tests that wait for real seconds are left out.
 MEASURE  ?= $(filter 1 true,$(CI))
-# This test hangs under any tracer on Python 3.11, so it runs without one.
-UNTRACED := interrupted_at_the_end_of_the_slot
-COV      := $(if $(MEASURE),-k "not $(UNTRACED)" --cov --cov-report= --cov-fail-under=0)
+COV      := $(if $(MEASURE),--cov --cov-report= --cov-fail-under=0)
 
 test: $(VENV)/.dev browser
 	$(BIN)/python -m pytest -n 2 -m "not processes" $(COV) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m processes $(PYTEST_ARGS) || test $$? = 5 # 5: there are none among those asked for
-	$(if $(COV),$(BIN)/python -m pytest -k $(UNTRACED) $(PYTEST_ARGS) || test $$? = 5)
 	$(if $(COV),$(BIN)/coverage report)
 
 coverage:

@@ -25,7 +25,7 @@ from tables import environment, figure, publish, spread, table
 
 import slackwater as sw
 from slackwater.intensity.forecast.base import SameHourMean
-from slackwater.replanning.backtest import blind
+from slackwater.replanning.backtest import without_intensity
 from slackwater.replanning.controller import Controller
 from slackwater.replanning.run_state import Settings, State
 
@@ -68,7 +68,7 @@ def _measure(options: argparse.Namespace, done: int) -> dict[str, Any]:
     stored = json.dumps(state.to_dict())
     step_s, plan_s, kept = list[float](), list[float](), True
     for _ in range(options.repeats):
-        controller = Controller(blind(problem), Settings(), State.from_dict(json.loads(stored)))
+        controller = Controller(without_intensity(problem), Settings(), State.from_dict(json.loads(stored)))
         began = time.perf_counter()
         step = controller.step(known, forecast)
         step_s.append(time.perf_counter() - began)

@@ -1,6 +1,6 @@
-"""Cross-device: a client of the plan is a region with many devices, of which a scheduled slot draws a few.
+"""Cross-device training: a client of the plan is a region with many devices, and each scheduled slot draws a few of them.
 
-Digits by default, in seconds; `--mnist FOLDER` for MNIST.
+Default: the digits, in seconds. Use `--mnist FOLDER` for MNIST.
 """
 
 import argparse
@@ -14,17 +14,17 @@ DEVICE_KWH = 0.006
 """Energy of one device in one slot: six watts for an hour."""
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--mnist", metavar="FOLDER", help="train MNIST, whose files are in this folder")
+parser.add_argument("--mnist", metavar="FOLDER", help="train on MNIST from this folder")
 parser.add_argument("--devices", type=int, default=100, help="devices in a region")
 parser.add_argument("--devices-per-slot", type=int, default=10, help="devices that a scheduled slot draws")
-parser.add_argument("--rounds", type=int, default=6, help="rounds of everybody that the budget would pay without slack")
-parser.add_argument("--slack", type=int, default=48, help="extra hours")
+parser.add_argument("--rounds", type=int, default=6, help="budget, as rounds of all clients without slack")
+parser.add_argument("--slack", type=int, default=48, help="slack, hours")
 parser.add_argument("--local-steps", type=int, default=5)
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON")
 args = parser.parse_args()
 
-# A slot of a region costs the energy of all the devices that train in it: that is what the plan pays for.
+# A region's slot costs the energy of all devices that train in it; the plan charges this.
 energy_kwh = args.devices_per_slot * DEVICE_KWH
 regions = [sw.Client(name=zone, zone=zone, energy_kwh=energy_kwh) for zone in ZONES]
 traces = sw.load_traces("typical", zones=list(ZONES))
@@ -46,15 +46,13 @@ result = sw.train(
 
 trained = args.devices_per_slot * int(plan.matrix.sum())
 print(f"{len(ZONES)} regions of {args.devices} devices each, {task.name}: accuracy {result.accuracy:.3f}")
+print(f"{result.emissions_kg:.4f} of {result.budget_kg:.4f} kg CO2e (synthetic intensity), {trained} device updates")
 print(
-    f"{result.emissions_kg:.4f} of {result.budget_kg:.4f} kg CO2e (synthetic intensity), {trained} trainings of a device"
-)
-print(
-    f"A scheduled slot draws {args.devices_per_slot} of a region's {args.devices} devices, each with the same probability, so the mean of "
-    "their updates is\nthe region's update in expectation; the weight 1/(K pi_c) undoes how often region c is scheduled."
+    f"A scheduled slot draws {args.devices_per_slot} of a region's {args.devices} devices with equal probability, so their mean update "
+    "is\nthe region's update in expectation. The weight 1/(K pi_c) corrects for how often region c is scheduled."
 )
 if result.never:
-    print(f"But {', '.join(result.never)} never trains before the window, and the estimate is biased by that.")
+    print(f"But {', '.join(result.never)} never trains before the window, so the estimate is biased.")
 else:
     print("Every region is scheduled before the window, so the estimate of the global update stays unbiased.")
 if args.out:

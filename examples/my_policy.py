@@ -1,4 +1,4 @@
-"""A policy of one's own: train by it, and compare it with others at the same carbon.
+"""Your own policy: train with it, and compare it with others at equal emissions.
 
 Run it: python examples/my_policy.py
 """
@@ -10,7 +10,7 @@ from slackwater.lab import policies
 
 
 class Rarest(policies.Online):
-    """In an hour that is clean for them, the two clients that took part least."""
+    """Choose the two clients with the fewest rounds, among those in a clean hour."""
 
     def choose(self, view: policies.View) -> policies.Choice:
         clean = [c for c in view.there if view.intensity[c] <= view.forecast[c].mean()]

@@ -1,4 +1,4 @@
-"""One's own task: three sites, each with points of another part of a spiral, trained by a plan. Runs in seconds."""
+"""Your own task: three sites, each with points of another part of a spiral, trained by a plan. Runs in seconds."""
 
 import torch
 from torch import nn
@@ -8,7 +8,7 @@ from slackwater.training.task import Samples, Task
 
 
 def spiral(first: float, last: float, count: int) -> Samples:
-    """Points on two arms, which the model has to tell apart, between two distances from the middle."""
+    """Return points on two arms, which the model must separate, between two distances from the centre."""
     turn = torch.empty(count).uniform_(first, last)
     arm = torch.randint(0, 2, (count,))
     angle = 3 * turn + torch.pi * arm

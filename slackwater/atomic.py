@@ -1,4 +1,4 @@
-"""Write a file whole: under a temporary name, to the disk, then renamed."""
+"""Write files atomically: under a temporary name, flushed to the disk, then renamed."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def whole_file(path: Path, *, draft: Path | None = None, private: bool = True) -
 
 
 def write_whole(
-    path: Path, content: str | bytes, *, private: bool = True, advice: str = "What was there is unchanged."
+    path: Path, content: str | bytes, *, private: bool = True, advice: str = "The previous content is unchanged."
 ) -> None:
-    """Write a file whole, creating its folder; raise SlackwaterError, which ends with `advice`, if that fails."""
+    """Write a file atomically, creating its folder; raise SlackwaterError, which ends with `advice`, if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path, private=private) as file:

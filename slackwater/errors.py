@@ -1,15 +1,15 @@
-"""Every error a user can meet, each a sentence that says what to do.
+"""All errors that users can meet. Each message says what to do.
 
 SlackwaterError            exit code 1
-├── DataError              intensity data that cannot be used as it is
+├── DataError              intensity data that is missing, malformed or implausible
 ├── ScenarioError          2: a setting that is missing, misspelt or out of range
-├── InfeasibleError        3: no schedule fits; carries the least budget that would do
+├── InfeasibleError        3: no schedule fits; holds the smallest budget that would suffice
 └── MissingExtraError      an optional package is not installed
 """
 
 
 class SlackwaterError(Exception):
-    """An error that the message explains; the command line prints it and exits."""
+    """Base of all errors. The command line prints the message and exits."""
 
     exit_code = 1
 
@@ -27,7 +27,7 @@ class ScenarioError(SlackwaterError, ValueError):
 class InfeasibleError(SlackwaterError):
     """No schedule meets the constraints.
 
-    `least_budget_kg` is the smallest budget that would do and `end` the end time that needs it; both are None where no budget helps.
+    `least_budget_kg` is the smallest budget that would suffice, and `end` its end time. Both are None if no budget helps.
     """
 
     exit_code = 3

@@ -1,4 +1,4 @@
-"""What a Flower app imports: `run` in its ServerApp, `measured` and `register` in its ClientApp, or the strategy.
+"""The names for Flower apps: `run` for the ServerApp, `measured` and `register` for the ClientApp, and the strategy.
 
 The names are those of `slackwater.engines.flower`, imported when they are first used.
 """

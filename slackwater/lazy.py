@@ -1,4 +1,4 @@
-"""Names that are imported when they are first used, and optional packages: PyTorch and Flower take seconds to load."""
+"""Import names on first use, and check optional packages. PyTorch and Flower take seconds to load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Things that are made by name, and the hint for a name that is not known."""
+"""Registries of factories by name, and hints for unknown names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
     """Return the end of a sentence about an unknown key: the nearest known key, or else all of them."""
     names = list(known)
     near = nearest(key, names, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}."
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}."
 
 
 class Registry(Generic[T]):
@@ -44,10 +44,10 @@ class Registry(Generic[T]):
         self.kind, self.group, self.own, self.reserved = kind, group, dict(own), tuple(reserved)
 
     def register(self, name: str, factory: T) -> None:
-        """Make a factory known by name; raise ScenarioError if another one has the name."""
+        """Register a factory; raise ScenarioError if another one has the name."""
         if name in self.reserved or self.own.get(name, factory) is not factory:
             article = "an" if self.kind[0] in "aeiou" else "a"
-            raise ScenarioError(f"There is {article} {self.kind} {name!r} already. Choose another name.")
+            raise ScenarioError(f"There is already {article} {self.kind} {name!r}. Choose another name.")
         self.own[name] = factory
 
     def names(self) -> list[str]:
@@ -64,5 +64,5 @@ class Registry(Generic[T]):
                 return found  # type: ignore[no-any-return]
         known = [*self.reserved, *self.names()]
         raise ScenarioError(
-            f"There is no {self.kind} {shown or name!r}.{did_you_mean(name, known)} Known are {', '.join(known)}."
+            f"There is no {self.kind} {shown or name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}."
         )

@@ -1,4 +1,4 @@
-"""The scenario file: every key once, TOML in and out, and the way to a `Problem` and its traces."""
+"""The scenario file: its keys, reading and writing TOML, and conversion to a `Problem` and its traces."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from slackwater.units import iso, utc
 _HOUR = timedelta(hours=1)
 _DAY_MINUTES = 24 * 60
 MOST_SLOTS = 100_000
-"""Longer horizons are a slip: this is eleven years of hours, and planning looks at every end time."""
+"""Longest horizon: eleven years of hours. A longer one is a typing error, and planning would try every end time."""
 _YEARS = range(1900, 2200)
 
 
@@ -37,7 +37,7 @@ def plausible_time(moment: str | datetime, what: str) -> datetime:
         when = utc(moment, what)
         if when.year in _YEARS:
             return when
-    except OverflowError:  # at either end of what a datetime can hold
+    except OverflowError:  # outside the range of datetime
         pass
     raise ScenarioError(
         f"{what} {_shown(moment)} is not in the years {_YEARS[0]} to {_YEARS[-1]}. Is the year mistyped?"
@@ -45,7 +45,7 @@ def plausible_time(moment: str | datetime, what: str) -> datetime:
 
 
 class _Refused(ValueError):
-    """Raised inside a validator, with the whole sentence."""
+    """Raised inside a validator, with the complete message."""
 
 
 def _moment(value: object, info: ValidationInfo) -> datetime:
@@ -82,7 +82,7 @@ def _source(value: object) -> object:
     by_zone = value if isinstance(value, dict) else {"*": value}
     for names in by_zone.values():
         if not (isinstance(names, list) and names and all(isinstance(name, str) and name for name in names)):
-            raise _Refused(f"source = {_shown(value)} is not understood. {example}")
+            raise _Refused(f"source = {_shown(value)} is not valid. {example}")
     return {str(zone): tuple(names) for zone, names in by_zone.items()}
 
 
@@ -90,8 +90,8 @@ def _factor(value: object) -> object:
     if value in ("direct", "lifecycle", "marginal", "mixed"):
         return value
     raise _Refused(
-        f"factor must be 'direct' or 'lifecycle', not {_shown(value)}. Providers also have 'marginal', and 'mixed' takes "
-        "what each of them has."
+        f"factor must be 'direct' or 'lifecycle', not {_shown(value)}. Providers also have 'marginal'; 'mixed' takes "
+        "what each has."
     )
 
 
@@ -100,7 +100,7 @@ Zone = Annotated[str, Field(min_length=1)]
 
 
 class _Section(BaseModel):
-    # Strict: pydantic would else read true as 1 and "300" as 300. Only TOML's lists are let in where a tuple is meant.
+    # Strict: otherwise pydantic reads true as 1 and "300" as 300. Only tuples are not strict, since TOML has lists.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
@@ -140,7 +140,7 @@ class DataSection(_Section):
 
 
 class ServerSection(_Section):
-    """[server]: what runs beside the clients in each slot in which anyone trains."""
+    """[server]: the machine that runs in every slot in which a client trains."""
 
     zone: Zone = Field(description="Electricity zone of the server.", examples=["IE"])
     power_w: float = Field(description="Power of the server, in W.", examples=[150])
@@ -148,7 +148,7 @@ class ServerSection(_Section):
 
 
 class ReportSection(_Section):
-    """[report]: who hands in the emissions report."""
+    """[report]: names on the emissions report."""
 
     organisation: str | None = Field(
         None, min_length=1, description="Organisation that reports.", examples=["Example University"]
@@ -308,7 +308,7 @@ class Scenario(_Section):
         if self._data is None and isinstance(source, str) and source != TYPICAL:
             try:
                 source = str(self.path.parent / Path(source).expanduser())
-            except RuntimeError:  # ~somebody, whom the system does not know
+            except RuntimeError:  # ~name, and the system has no such user
                 raise ScenarioError(f"source {source!r}: there is no such home folder. Write the path out.") from None
         return self.data.model_dump() | {"source": source}
 
@@ -316,7 +316,7 @@ class Scenario(_Section):
         """Return which hours of intensity the horizon needs: from when, and how many."""
         step = timedelta(
             minutes=min(max(self.slot_minutes, 1), _DAY_MINUTES)
-        )  # others are refused where traces are loaded
+        )  # other lengths are rejected when traces are loaded
         slots = self.horizon
         if slots > MOST_SLOTS:
             raise ScenarioError(
@@ -337,7 +337,7 @@ def load_scenario(path: str | Path, *, data: str | None = None, fill_hours: int 
     Args:
         path: The TOML file.
         data: A CSV file or a folder of them, which replaces the source in [data]; relative to the working directory.
-        fill_hours: Gaps of up to so many hours are filled; replaces the value in [data].
+        fill_hours: Longest gap to fill, in hours; replaces the value in [data].
 
     Raises:
         ScenarioError: The file is missing, is not TOML, or a key is missing, misspelt or out of range.
@@ -347,9 +347,7 @@ def load_scenario(path: str | Path, *, data: str | None = None, fill_hours: int 
         # utf-8-sig: Notepad puts a byte-order mark in front.
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
-        raise ScenarioError(
-            f"There is no scenario at {path}. Write one to start from with: slackwater init {path}"
-        ) from None
+        raise ScenarioError(f"There is no scenario at {path}. Create one with: slackwater init {path}") from None
     except IsADirectoryError:
         raise ScenarioError(f"{path} is a folder. Name the scenario in it, like {path / 'scenario.toml'}.") from None
     except UnicodeDecodeError:
@@ -359,7 +357,7 @@ def load_scenario(path: str | Path, *, data: str | None = None, fill_hours: int 
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         if _is_plan(path):
             raise ScenarioError(
-                f"{path} is a plan, not a scenario. Train by it with: slackwater train {path}, or name the scenario that "
+                f"{path} is a plan, not a scenario. Train with it: slackwater train {path}. Or name the scenario that "
                 "it was made from."
             ) from None
         raise ScenarioError(f"{path} is not valid TOML: {error}.") from None
@@ -423,8 +421,8 @@ def _known(key: str, model: type[_Section]) -> tuple[str, str | None]:
     for name, home in homes.items():
         if home is not model and key in home.model_fields:
             belongs = f"in {_mark(name)}" if name else "at the top, before the first section"
-            return f"it belongs {belongs}. Known here are {', '.join(model.model_fields)}.", None
-    return f"known are {', '.join(model.model_fields)}.", None
+            return f"it belongs {belongs}. Known here: {', '.join(model.model_fields)}.", None
+    return f"known: {', '.join(model.model_fields)}.", None
 
 
 def _complaint(key: str, error: Mapping[str, Any]) -> str:
@@ -444,7 +442,7 @@ def _complaint(key: str, error: Mapping[str, Any]) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value as it stands in the file."""
+    """Return a value as it is written in the file."""
     if isinstance(value, bool):
         return str(value).lower()
     return value.isoformat() if isinstance(value, date | time) else repr(value)
@@ -469,7 +467,7 @@ _WANTED = {
     "string": "text in quotes",
     "tuple": 'a list, like ["sat,sun"]',
 }
-"""What a key wants, by how pydantic's error type begins; the first that fits."""
+"""What a key must be, by the prefix of pydantic's error type; the first match counts."""
 
 
 _COMMENTS_AT = 35
@@ -549,7 +547,7 @@ class DataText:
 
 
 def scenario_text(problem: Problem, data: DataText, *, end: int | None = None) -> str:
-    """Return TOML; an end time that was fixed is a comment, since it is an option of the command."""
+    """Return TOML. A fixed end time becomes a comment, since it is an option of the command."""
     if problem.server_kg is not None or problem.available is not None:
         raise ScenarioError(
             "This plan was made in Python with arrays (server_kg or available), which a scenario file cannot hold."

@@ -22,7 +22,7 @@ VARIABLE = "SLACKWATER_CLOCK"
 _LOOK_SECONDS = 1.0
 """While waiting for a moment, the wall clock is read this often: it may have been set, or the machine may have slept."""
 _HELD_SECONDS = 0.005
-"""Between two looks of a process that is held at a moment of virtual time."""
+"""Polling interval of a process that is held at a moment of virtual time."""
 _BYTES = 64
 
 
@@ -34,15 +34,15 @@ class TimeSource:
         return datetime.fromtimestamp(time.time(), UTC)
 
     def monotonic(self) -> float:
-        """Return seconds on a clock that nobody can set."""
+        """Return seconds on a monotonic clock."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep for so many seconds."""
+        """Sleep for some seconds."""
         time.sleep(max(seconds, 0.0))
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait for an event, for so many seconds at most. Return whether it is set."""
+        """Wait for an event, at most `seconds`. Return whether it is set."""
         return event.wait(max(seconds, 0.0))
 
     def wait_until(self, event: threading.Event, moment: datetime) -> bool:
@@ -56,9 +56,9 @@ class TimeSource:
 class VirtualTime(TimeSource):
     """Time that jumps instead of waiting, for tests. Several processes share it through one small file.
 
-    The file holds by how many seconds virtual time is ahead of the machine's clock. A wait returns at once and moves
-    virtual time ahead by as much as it would have lasted; between two waits it passes as fast as real time. So no slot is
-    missed because the machine is slow. The file also holds a moment that no wait passes (`hold`), so that a test can act
+    The file holds how many seconds virtual time is ahead of the machine's clock. A wait returns at once and moves
+    virtual time ahead by its length; between two waits time passes as fast as real time. So no slot is missed because
+    the machine is slow. The file also holds a moment that no wait passes (`hold`), so that a test can act
     at an exact moment of a run.
 
     The monotonic clock jumps with the wall clock, so that a jump does not look like a clock that was set. Other programs,
@@ -85,16 +85,16 @@ class VirtualTime(TimeSource):
         return time.monotonic() + self._read()[0] - self._began_s
 
     def sleep(self, seconds: float) -> None:
-        """Move virtual time ahead by so many seconds, and return at once."""
+        """Move virtual time ahead by some seconds, and return at once."""
         self._jump(by_s=max(seconds, 0.0))
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Move virtual time ahead by so many seconds unless the event is set. Return whether it is set."""
+        """Move virtual time ahead by some seconds unless the event is set. Return whether it is set."""
         self._jump(event, by_s=max(seconds, 0.0))
         return event.is_set()
 
     def wait_until(self, event: threading.Event, moment: datetime) -> bool:
-        """Move virtual time ahead to a moment, if it is still to come, unless the event is set. Return whether it is set."""
+        """Move virtual time ahead to a future moment unless the event is set. Return whether it is set."""
         self._jump(event, to_s=moment.timestamp())
         return event.is_set()
 
@@ -130,7 +130,7 @@ class VirtualTime(TimeSource):
         try:
             offset, hold = map(float, os.pread(handle, _BYTES, 0).split())
         except ValueError:
-            raise self._unusable("does not hold the numbers of a clock") from None
+            raise self._unusable("is not a clock file") from None
         return offset, hold
 
     def _unusable(self, why: str) -> SlackwaterError:
@@ -149,14 +149,14 @@ class VirtualTime(TimeSource):
         except OSError as error:
             raise self._unusable(f"cannot be used: {error.strerror}") from None
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX if write else fcntl.LOCK_SH)  # given back when the file is closed
+            fcntl.flock(handle, fcntl.LOCK_EX if write else fcntl.LOCK_SH)  # released when the file is closed
             yield handle
         finally:
             os.close(handle)
 
 
 def current() -> TimeSource:
-    """Return the time source in force: virtual where SLACKWATER_CLOCK names a file, else real."""
+    """Return the current time source: virtual if SLACKWATER_CLOCK names a file, else real."""
     path = os.environ.get(VARIABLE)
     return _virtual(path) if path else _REAL
 
@@ -167,12 +167,12 @@ def now() -> datetime:
 
 
 def monotonic() -> float:
-    """Return seconds on a clock that nobody can set."""
+    """Return seconds on a monotonic clock."""
     return current().monotonic()
 
 
 def sleep(seconds: float) -> None:
-    """Sleep for so many seconds."""
+    """Sleep for some seconds."""
     current().sleep(seconds)
 
 

@@ -71,6 +71,19 @@ def test_planner_finds_nothing_wrong(planner: Run) -> None:
     assert planner.code == 0
 
 
+def test_both_searches_over_end_times_agree(tmp_path: Path) -> None:
+    out = tmp_path / "joint.json"
+    small = ["--quick", "--cases", "paper", "fleet-recall", "--out", str(out)]
+    done = subprocess.run(
+        [sys.executable, "benchmarks/joint.py", *small], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    cases = json.loads(out.read_text())["cases"]
+    assert [(case["name"], case["same"]) for case in cases] == [("paper", True), ("fleet-recall", True)]
+    assert all(len(runs) == 1 for case in cases for runs in case["seconds"].values())
+    assert "fleet-recall (54 x 336)" in out.with_suffix(".md").read_text()
+
+
 def test_the_live_benchmark_runs(tmp_path: Path) -> None:
     out = tmp_path / "live.json"
     small = ["--parts", "race,many", "--repeats", "1", "--rounds", "2", "--clients", "9", "--out", str(out)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -23,7 +22,6 @@ from slackwater.cli.main import cli
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 GUIDES = sorted((DOCS / "guides").glob("*.md"))
-CHROMIUM = Path("/usr/bin/chromium")
 IN_NO_MENU: set[str] = set()
 """Pages that are meant to be reached by links alone."""
 
@@ -270,19 +268,13 @@ def test_built_pages_fetch_nothing(site: Path) -> None:
 
 
 @pytest.mark.xdist_group("docs-site")
-def test_search_works_from_disk(site: Path) -> None:
-    if not CHROMIUM.exists():
-        assert not os.environ.get("CI"), f"{CHROMIUM} is missing, and CI must have it: make browser"
-        pytest.skip(f"needs {CHROMIUM} (make browser)")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page()
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto((site / "guides" / "plan.html").as_uri())
-        page.get_by_placeholder("Search").first.click()
-        page.keyboard.type("SuperNode", delay=20)
-        page.wait_for_selector(".md-search-result__item a[href*='live-on-flower']", timeout=20_000)
-        browser.close()
+def test_search_works_from_disk(site: Path, browser: Any) -> None:
+    page = browser.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((site / "guides" / "plan.html").as_uri())
+    page.get_by_placeholder("Search").first.click()
+    page.keyboard.type("SuperNode", delay=20)
+    page.wait_for_selector(".md-search-result__item a[href*='live-on-flower']", timeout=20_000)
+    page.close()
     assert not [address for address in asked if not address.startswith(("file:", "data:", "blob:"))], json.dumps(asked)

@@ -153,7 +153,7 @@ def test_a_source_is_looked_for_beside_the_file(tmp_path: Path) -> None:
         ("[server]", "[sever]", "FILE: unknown key 'sever'; did you mean 'server'?"),
         ("[data]", "[data]\nbudget_kg = 3", "unknown key 'budget_kg'; it belongs at the top, before the first section"),
         ("slack = 20", "slack = 20\nfactor = 'direct'", "unknown key 'factor'; it belongs in [data]"),
-        ("slack = 20", "slack = 20\nxyzzy = 1", "unknown key 'xyzzy'; known are start, rounds, budget_kg"),
+        ("slack = 20", "slack = 20\nxyzzy = 1", "unknown key 'xyzzy'; known: start, rounds, budget_kg"),
         ("rounds = 3\n", "", "FILE: 'rounds' is missing. `slackwater init` writes an example"),
         ('name = "berlin"\n', "", "FILE, [[client]] number 2: 'name' is missing."),
         ('zone = "FR"\n', "", "FILE, [[client]] 'lyon': 'zone' is missing."),
@@ -281,7 +281,9 @@ def test_an_empty_file(tmp_path: Path) -> None:
 def test_a_folder_and_nothing(tmp_path: Path) -> None:
     with pytest.raises(sw.ScenarioError, match=r"is a folder\. Name the scenario in it, like .*scenario\.toml"):
         load_scenario(tmp_path)
-    with pytest.raises(sw.ScenarioError, match=r"no scenario at .*x\.toml\. Write one .*: slackwater init .*x\.toml"):
+    with pytest.raises(
+        sw.ScenarioError, match=r"no scenario at .*x\.toml\. Create one with: slackwater init .*x\.toml"
+    ):
         load_scenario(tmp_path / "x.toml")
     (tmp_path / "file").write_text("")
     with pytest.raises(sw.ScenarioError, match="cannot be read: Not a directory"):

@@ -1,16 +1,16 @@
-"""Fit the table of the `typical` intensity to real data and print how near the synthetic year comes to it.
+"""Fit the table of the `typical` intensity to real data, and compare the synthetic year with it.
 
     python tools/calibrate_typical.py --data ../shared/data/ci
 
-Zones, chosen by rule and not by result: every zone of the folder whose life-cycle intensity lacks at most 1 % of the
-hours of 2022, never keeps one value for over 48 hours and repeats the previous hour's in at most 10 % of the hours
-(else it is a feed that stood still or an estimate, not a grid). Direct intensity is taken wherever it lacks at most 1 %
-of the hours. National aggregates stay beside their parts: most of the parts lack direct intensity. Gaps are
-interpolated. Of the 111 zones of 2022 that keeps 103, 27 of them with direct intensity.
+Zones are chosen by rule, not by result: every zone whose life-cycle intensity lacks at most 1 % of the hours of 2022,
+never keeps one value for over 48 hours, and repeats the previous hour in at most 10 % of the hours (otherwise it is a
+stalled feed or an estimate, not a grid). Direct intensity is used if it lacks at most 1 % of the hours. National
+aggregates stay in the table with their parts, most of which lack direct intensity. Gaps are interpolated. The rule keeps
+103 of the 111 zones of 2022, 27 of them with direct intensity.
 
-Method: normal scores of the data give the shape by least squares, the noise by the autocorrelation of what remains,
-and the shared noises by factor analysis of its correlations. The noise is one fixed realisation, so some rounds then
-correct shape and noise by what still differs between the synthetic and the real year. Only statistics enter the table.
+Method: normal scores of the data give the shape by least squares, the noise by the autocorrelation of the residual, and
+the shared noises by factor analysis of its correlations. The noise is one fixed realisation, so a few iterations then
+correct shape and noise by the remaining difference from the real year. Only statistics enter the table.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_MISSING, LONGEST_RUN, MOST_REPEATS = 0.01, 48, 0.10
 DATA_COLUMNS: dict[Factor, str] = {"lifecycle": "ci_lca_g_per_kwh", "direct": "ci_direct_g_per_kwh"}
 LAGS = np.arange(337)
 LAG_WEIGHTS = 1 / (1 + LAGS / 12)
-LAG_WEIGHTS[[0, 1, 24]] = 4.0, 8.0, 8.0  # the variance, and the two lags that the test looks at
+LAG_WEIGHTS[[0, 1, 24]] = 4.0, 8.0, 8.0  # the variance, and the two lags that the test checks
 ROUNDS, STEP = 20, 0.5
 MOST_SHARED = 0.98  # of a zone's noise; the rest is its own
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def read_zones(folder: Path) -> dict[Factor, dict[str, Array]]:
-    """Intensity [hour], g/kWh, of the zones that meet the rule."""
+    """Return the intensity [hour], g/kWh, of the zones that meet the rule."""
     real: dict[Factor, dict[str, Array]] = {"lifecycle": {}, "direct": {}}
     for zone in sorted(path.stem.removesuffix("_2022") for path in folder.glob("*_2022.csv")):
         with (folder / f"{zone}_2022.csv").open(encoding="utf-8", newline="") as file:
@@ -66,7 +66,7 @@ def read_zones(folder: Path) -> dict[Factor, dict[str, Array]]:
 
 
 def series(rows: list[dict[str, str]], factor: Factor) -> Array | None:
-    """The year [hour], g/kWh, with gaps interpolated; None where too much is missing."""
+    """Return the year [hour], g/kWh, with gaps interpolated; None if too much is missing."""
     known = [row for row in rows if row[DATA_COLUMNS[factor]]]
     if len(known) < (1 - MOST_MISSING) * HOURS:
         return None
@@ -82,7 +82,7 @@ def stands_still(values: Array) -> bool:
 
 
 def fit(real: dict[Factor, dict[str, Array]], table: Path) -> dict[Factor, dict[str, Array]]:
-    """Write the table; return the synthetic year that comes of it."""
+    """Write the table; return its synthetic year."""
     names = [(zone, factor) for factor in real for zone in real[factor]]  # life-cycle first
     zones = list(real["lifecycle"])
     parent = np.array([zones.index(zone) for zone, _ in names])
@@ -116,7 +116,7 @@ def fit(real: dict[Factor, dict[str, Array]], table: Path) -> dict[Factor, dict[
         for i, (score, year, synthetic) in enumerate(zip(scores, years, made, strict=True)):
             slope = (
                 np.cov(score, synthetic)[0, 1] / score.var()
-            )  # g/kWh per unit of score, to turn one error into the other
+            )  # g/kWh per unit of score, to convert one error into the other
             shapes[i] += STEP * project @ (year - synthetic) / slope
             target[i] += STEP * (correlogram(year) - correlogram(synthetic))
         shapes = np.where(free, shapes, shapes[parent])
@@ -126,7 +126,7 @@ def fit(real: dict[Factor, dict[str, Array]], table: Path) -> dict[Factor, dict[
 
 
 def normal_scores(values: Array) -> Array:
-    """The values' ranks as standard normal deviates."""
+    """Return the values' ranks as standard normal deviates."""
     normal = statistics.NormalDist()
     scores = np.empty(len(values))
     deviates = [normal.inv_cdf((rank + 0.5) / len(values)) for rank in range(len(values))]
@@ -135,13 +135,13 @@ def normal_scores(values: Array) -> Array:
 
 
 def autocovariance(values: Array) -> Array:
-    """At `LAGS`, circular."""
+    """Return the circular autocovariance at `LAGS`."""
     power = np.abs(np.fft.rfft(values - values.mean())) ** 2 / len(values)
     return np.fft.irfft(power, len(values))[LAGS]
 
 
 def correlogram(values: Array) -> Array:
-    """Autocorrelation at `LAGS`, as measured on a year with a beginning and an end."""
+    """Return the autocorrelation at `LAGS`, measured on a year with a start and an end."""
     padded = np.concatenate([values - values.mean(), np.zeros(len(LAGS))])
     covariance = autocovariance(padded) / (len(values) - LAGS)
     result: Array = covariance / covariance[0]
@@ -149,7 +149,7 @@ def correlogram(values: Array) -> Array:
 
 
 def noise_parts(target: Array) -> Array:
-    """Variances [series, part] whose autocovariance comes nearest to `target` [series, lag], by coordinate descent."""
+    """Return variances [series, part] whose autocovariance is nearest to `target` [series, lag], by coordinate descent."""
     basis = np.array([np.fft.irfft(power, HOURS)[LAGS] * HOURS for power in typical.noise_spectra()])
     gram, right = (basis * LAG_WEIGHTS) @ basis.T, target @ (basis * LAG_WEIGHTS).T
     parts = np.zeros_like(right)
@@ -160,10 +160,10 @@ def noise_parts(target: Array) -> Array:
 
 
 def shared_noises(rests: Array, parts: Array) -> Array:
-    """Weights [zone, latent] that reproduce the correlations of the rests [zone, hour]: iterated principal factors."""
+    """Return weights [zone, latent] that reproduce the correlations of the residuals [zone, hour]: iterated principal factors."""
     strength = np.sqrt(parts @ typical.noise_spectra())
     strength /= np.sqrt(2 * np.sum(strength**2, axis=1, keepdims=True))
-    # Zones of unlike memory correlate less than their weights say, by the overlap of their spectra.
+    # Zones with different memory correlate less than their weights, by the overlap of their spectra.
     reduced = np.corrcoef(rests) / np.maximum(0.3, 2 * strength @ strength.T)
     shared = np.full(len(parts), 0.9)
     for _ in range(30):
@@ -172,13 +172,13 @@ def shared_noises(rests: Array, parts: Array) -> Array:
         weights = vectors[:, -typical.LATENT :] * np.sqrt(np.maximum(0.0, values[-typical.LATENT :]))
         shared = np.minimum(MOST_SHARED, np.sum(weights**2, axis=1))
     weights *= np.sqrt(shared / np.sum(weights**2, axis=1))[:, None]
-    weights *= np.where(weights.sum(axis=0) < 0, -1, 1)  # an eigenvector's sign is the machine's whim
+    weights *= np.where(weights.sum(axis=0) < 0, -1, 1)  # the sign of an eigenvector is arbitrary
     result: Array = np.round(weights, 3)
     return result
 
 
 def curve(score: Array, year: Array) -> Array:
-    """Intensity at the knots, g/kWh, that gives the scores the real year's distribution and its mean."""
+    """Return the intensity at the knots, g/kWh, that gives the scores the real year's distribution and mean."""
     ordered = np.sort(year)
     hats = np.array([np.interp(np.sort(score), typical.KNOTS, hat) for hat in np.eye(len(typical.KNOTS))])
     knots = np.linalg.lstsq(hats.T, ordered, rcond=None)[0]
@@ -214,7 +214,7 @@ def write_table(
 
 
 def compare(factor: Factor, real: dict[str, Array], synthetic: dict[str, Array]) -> None:
-    """Print real beside synthetic; `tests/carbon/test_typical.py` holds what is required of it."""
+    """Print real and synthetic values; `tests/carbon/test_typical.py` has the requirements."""
     print(f"\n{factor}, {len(real)} zones; the last three columns are real / synthetic")
     print(f"{'zone':14}{'g/kWh':>7}{'mean':>8}{'profile':>9}{'lag 1 h':>14}{'lag 24 h':>14}{'slack saves':>14}")
     differences = []
@@ -232,13 +232,13 @@ def compare(factor: Factor, real: dict[str, Array], synthetic: dict[str, Array])
 
 
 def saving(year: Array, work: int = 100, slack: int = 236) -> float:
-    """Share saved by the cheapest hours of the window over starting at once, mean over 100 starts."""
+    """Return the share saved by the cleanest hours of the window against starting at once, mean over 100 starts."""
     starts = np.random.Generator(np.random.PCG64(typical.SEED)).integers(0, HOURS - work - slack + 1, 100)
     windows = year[starts[:, None] + np.arange(work + slack)]
     at_once, cheapest = windows[:, :work].sum(axis=1), np.sort(windows, axis=1)[:, :work].sum(axis=1)
     return float(
         np.mean(1 - cheapest / np.where(at_once > 0, at_once, np.inf) - (at_once == 0))
-    )  # of nothing, none is saved
+    )  # no emissions, no savings
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""Count how many small defects the tests notice: `python tools/mutants.py planning ledger --count 24`.
+"""Count how many small defects the tests detect: `python tools/mutants.py planning ledger --count 24`.
 
-A mutant is the package with one place changed: a comparison, + and -, `and` and `or`, a number by one, a `return` of None,
-or a `raise` or `continue` left out. The tests of the folder that mirrors the package run on each mutant, one at a time; a
-mutant that no test notices survives and is printed as file:line and diff. Everything happens in a copy of the tree in a
-temporary folder. The choice depends on the seed and on the changed line alone, so most mutants stay the same when other
-lines change.
+A mutant is the package with one change: a comparison, + and -, `and` and `or`, a number by one, a `return` of None, or a
+removed `raise` or `continue`. The tests of the folder that mirrors the package run on each mutant in turn. A mutant that
+no test detects survives and is printed as file:line and diff. All work happens in a temporary copy of the tree. The choice
+depends only on the seed and the changed line, so most mutants stay the same when other lines change.
 """
 
 from __future__ import annotations
@@ -46,20 +45,20 @@ _FLIPPED: dict[type[ast.AST], tuple[str, str]] = {
     ast.And: ("and", "or"),
     ast.Or: ("or", "and"),
 }
-"""By operator: how it is written, as a pattern, and what takes its place."""
+"""By operator: its pattern in the source, and the replacement."""
 _TIMES, _SLACK_S = 3, 60
-"""A mutant may take so many times what the tests take without it, and so many seconds more."""
+"""Time limit of a mutant: this many times the time without it, plus this many seconds."""
 _TIMED_OUT = 1000
 _ENDED = -signal.SIGTERM
-"""The exit code of tests that somebody else on the machine has ended: that says nothing of the mutant, so they run again."""
+"""Exit code of tests that another process ended; they run again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One place of a file, and what is written there instead."""
+    """One place in a file, and its replacement."""
 
     path: str
-    """From the root of the tree, with /."""
+    """Path from the root of the tree, with /."""
     line: int
     first: int
     stop: int
@@ -68,7 +67,7 @@ class Mutant:
 
     @property
     def package(self) -> str:
-        """Return the part of the package that it is in, like `planning`."""
+        """Return its part of the package, such as `planning`."""
         return self.path.split("/")[1]
 
     def apply(self, source: str) -> str:
@@ -76,7 +75,7 @@ class Mutant:
         return source[: self.first] + self.text + source[self.stop :]
 
     def rank(self, source: str, seed: int) -> str:
-        """Return a random number that other lines have no part in; mutants of equal lines are told apart by their order."""
+        """Return a random number that does not depend on other lines; mutants of equal lines differ by their order."""
         lines = source.splitlines()
         column = self.first - (source.rfind("\n", 0, self.first) + 1)
         same = lines[: self.line - 1].count(lines[self.line - 1])
@@ -116,7 +115,7 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
 def _changes(
     tree: ast.Module, source: str, span: Callable[[ast.expr | ast.stmt], tuple[int, int]]
 ) -> Iterator[tuple[int, int, str]]:
-    """Yield the places to change: [first, stop) and what to write there."""
+    """Yield the places to change: [first, stop) and the replacement."""
     for node in _code(tree):
         match node:
             case ast.Compare(left=left, ops=[op], comparators=[right]):
@@ -136,7 +135,7 @@ def _changes(
 
 
 def _operator(source: str, first: int, stop: int, op: ast.AST) -> Iterator[tuple[int, int, str]]:
-    """Yield the change of the operator between two operands, parentheses and comments beside it left alone."""
+    """Yield the change of the operator between two operands, without its parentheses and comments."""
     if type(op) not in _FLIPPED:
         return
     written, instead = _FLIPPED[type(op)]
@@ -147,7 +146,7 @@ def _operator(source: str, first: int, stop: int, op: ast.AST) -> Iterator[tuple
 
 
 def _code(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is executed: no annotations, and nothing inside f-strings, whose columns older versions do not know."""
+    """Yield the executed nodes: no annotations, and nothing inside f-strings, whose columns older versions lack."""
     if isinstance(node, ast.JoinedStr):
         return
     if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
@@ -162,7 +161,7 @@ def _code(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def chosen(root: Path, packages: list[str], count: int, seed: int) -> list[Mutant]:
-    """Return so many mutants, about as many of each package."""
+    """Return `count` mutants, about the same number from each package."""
     picked: list[Mutant] = []
     for number, package in enumerate(packages):
         ranked = []
@@ -176,15 +175,12 @@ def chosen(root: Path, packages: list[str], count: int, seed: int) -> list[Mutan
 
 
 def run_tests(root: Path, tests: list[str], limit_s: float | None) -> int:
-    """Return the exit code of pytest on the tree at `root`; a run past its limit is ended with all that it started."""
-    environment = (
-        os.environ
-        | {
-            "PYTHONPATH": str(root),
-            "PYTHONDONTWRITEBYTECODE": "1",  # a mutant of the same length and second would be taken for what was compiled before
-            "SLACKWATER_SHARED_DATA": os.environ.get("SLACKWATER_SHARED_DATA", str(ROOT.parent / "shared" / "data")),
-        }
-    )
+    """Return the exit code of pytest on the tree at `root`; a run past its limit is killed with its children."""
+    environment = os.environ | {
+        "PYTHONPATH": str(root),
+        "PYTHONDONTWRITEBYTECODE": "1",  # a mutant of the same length and second would reuse the older bytecode
+        "SLACKWATER_SHARED_DATA": os.environ.get("SLACKWATER_SHARED_DATA", str(ROOT.parent / "shared" / "data")),
+    }
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *tests]
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
@@ -202,7 +198,7 @@ def run_tests(root: Path, tests: list[str], limit_s: float | None) -> int:
 
 
 def tests_of(root: Path, mutant: Mutant, given: dict[str, list[str]]) -> list[str]:
-    """Return what to run: the files named like the module first, then all that is asked for of the package."""
+    """Return the tests to run: files named after the module first, then all requested tests of the package."""
     every = given.get(mutant.package, [f"tests/{mutant.package}"])
     module = Path(mutant.path).stem
     named = [
@@ -226,15 +222,17 @@ def _parsed(context: click.Context, parameter: click.Parameter, values: tuple[st
 
 @click.command()
 @click.argument("packages", nargs=-1, required=True)
-@click.option("--count", type=click.IntRange(1), default=84, show_default=True, help="Mutants in all.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Which ones.")
-@click.option("--tests", multiple=True, metavar="PACKAGE=PATHS", callback=_parsed, help="Other tests, by commas.")
+@click.option("--count", type=click.IntRange(1), default=84, show_default=True, help="Number of mutants.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of the choice.")
+@click.option(
+    "--tests", multiple=True, metavar="PACKAGE=PATHS", callback=_parsed, help="Other tests, separated by commas."
+)
 @click.option("--only", metavar="FILE:LINE", help="Only the chosen mutants of this line.")
-@click.option("--list", "listed", is_flag=True, help="Show the mutants and run nothing.")
+@click.option("--list", "listed", is_flag=True, help="Show the mutants without running tests.")
 def main(
     packages: tuple[str, ...], count: int, seed: int, tests: dict[str, list[str]], only: str | None, listed: bool
 ) -> None:
-    """Run the tests of PACKAGES (parts of the package, like planning) on mutants and list the survivors."""
+    """Run the tests of PACKAGES (parts of the package, like planning) on mutants, and list the survivors."""
     for package in packages:
         if not (ROOT / PACKAGE / package).is_dir():
             raise click.ClickException(f"There is no package {package!r} in {PACKAGE}/.")
@@ -274,11 +272,11 @@ def main(
 
 
 def _limit_s(root: Path, package: str, tests: dict[str, list[str]]) -> float:
-    """Return what a mutant may take. The tests must pass without one."""
+    """Return the time limit of a mutant, s. The tests must pass without one."""
     began = time.perf_counter()
     asked = tests.get(package, [f"tests/{package}"])
     if run_tests(root, asked, None):
-        raise click.ClickException(f"The tests in {', '.join(asked)} fail as the tree is; mutants would tell nothing.")
+        raise click.ClickException(f"The tests in {', '.join(asked)} fail without a mutant. Fix them first.")
     took = time.perf_counter() - began
     click.echo(f"{package}: {took:.0f} s without a mutant", err=True)
     return _TIMES * took + _SLACK_S

@@ -1,7 +1,7 @@
-"""Measure the stated interval of a forecast of whose errors nothing is known (`slackwater.intensity.forecast.base`).
+"""Measure the stated interval of a forecast with unknown errors (`slackwater.intensity.forecast.base`).
 
-By day ahead, the share of the forecast within which 80 % of the hours lie, as the mean over zones: of what providers
-issued, as it is; and of our own forecast from a day of history that the typical profile continues into the past.
+By day ahead, it gives the share of the forecast within which 80 % of the hours lie, as the mean over zones. It measures
+providers' forecasts as issued, and our own from a day of history, extended into the past by the typical profile.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def own(folder: Path, zones: Sequence[str], origins: int) -> NDArray[np.float64]
         try:
             truth = load_traces(folder, zones=[zone], fill_hours=6)
         except SlackwaterError as error:
-            print(f"{zone} is left out: {error}")
+            print(f"{zone} is skipped: {error}")
             continue
         errors = []
         for origin in chance.integers(slots, truth.slots - 24 * DAYS, origins):
@@ -72,7 +72,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="Folder of intensity CSVs.")
     parser.add_argument(
-        "--forecasts", type=Path, required=True, help="Folder of a provider's forecasts beside actuals."
+        "--forecasts", type=Path, required=True, help="Folder of a provider's forecasts and actual values."
     )
     parser.add_argument("--leave-out", default="FI", help="Zones whose forecasts are known to be wrong.")
     parser.add_argument("--zones", default="DE,FR,GB,IE,FI,BE,ES,PL,NL,US-CAL-CISO,CA-QC,DK-DK1,IT-NO")

@@ -1,6 +1,6 @@
 """Write docs/reference/cli.md from the commands: `python tools/write_cli_docs.py`.
 
-It reads click's objects, not the help pages, whose layout changes from version to version.
+It reads click's objects, not the help pages, whose layout depends on the version.
 """
 
 from __future__ import annotations

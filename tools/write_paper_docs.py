@@ -19,7 +19,7 @@ RESULTS, PAGE = ROOT / "experiments" / "paper", ROOT / "docs" / "research" / "pa
 PICTURES = {
     RESULTS / f"{name}.png": PAGE.parent / "images" / f"{name}.png" for name in ("fig1", "fig2", "fig3", "fig4", "fig7")
 }
-"""Pictures that the page shows: a site can show only files inside docs."""
+"""Images on the page: the site can show only files inside docs."""
 Row = dict[str, str]
 
 
@@ -52,7 +52,7 @@ def plain(name: str) -> str:
 
 
 def accuracy(name: str) -> str:
-    """Return a table with a row for each T and a column for each s: ours above the paper's."""
+    """Return a table with a row for each T and a column for each s: our value above the paper's."""
     found = {(int(row["T"]), int(row["s"])): row for row in rows(name)}
     if not found:
         return "Not run yet."

@@ -15,12 +15,12 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 RESULTS, PAGE = ROOT / "experiments" / "rivals", ROOT / "docs" / "research" / "rivals.md"
 PICTURES = {RESULTS / "mnist" / "rivals.png": PAGE.parent / "images" / "rivals-mnist.png"}
-"""Pictures that the page shows: a site can show only files inside docs."""
+"""Images on the page: the site can show only files inside docs."""
 Row = dict[str, str]
 
 
 def table(task: str, budget_kg: float) -> str:
-    """Return a table with a line for each method, the most accurate first, as in the file."""
+    """Return a table with a line per method, the most accurate first, as in the file."""
     path = RESULTS / task / "rivals.csv"
     with path.open(encoding="utf-8", newline="") as file:
         found = [row for row in csv.DictReader(file) if math.isclose(float(row["budget_kg"]), budget_kg, rel_tol=1e-5)]

@@ -27,11 +27,11 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "scenario.md
 START, STOP = "<!-- keys: written by tools/write_scenario_docs.py -->", "<!-- end of keys -->"
 HEAD = "| key | type | default | example | meaning |\n|---|---|---|---|---|"
 COMMENTED_KEY = re.compile(r"^# (?=\[?\w+\]?\s*(=|\[|#|$))", re.MULTILINE)
-"""A comment of the template that becomes a key or a section without its mark."""
+"""A template comment that is a key or a section without its #."""
 
 
 def filled(page: str) -> str:
-    """Return a page with its tables written again."""
+    """Return the page with new tables."""
     before, start, rest = page.partition(START)
     _, stop, after = rest.partition(STOP)
     if not start or not stop:

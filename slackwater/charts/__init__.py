@@ -1,1 +1,1 @@
-"""Figures for papers and reports, and what the terminal shows of plans and results."""
+"""Charts for papers and reports, and terminal output of plans and results."""

@@ -27,16 +27,14 @@ __all__ = ["pareto_chart", "save", "savings_by_clients", "savings_heatmap", "sch
 _LONGEST_ZONE = 16
 _ZONES_PER_PANEL = 60
 _LOG_FROM = 8.0
-"""Budgets that span more than this factor go on a logarithmic scale."""
+"""Budgets that span more than this factor use a logarithmic scale."""
 _PANELS_PER_LINE = 3
 
 
 def savings_heatmap(study: SavingsStudy) -> Figure:
     """Draw Fig. 2 of the paper: savings of each zone against slack, the zone that saves most at the top."""
     if study.heat_map.shape[1] == 0:
-        raise ScenarioError(
-            "The study has no slack, so there are no savings to draw. Ask for a slack of an hour or more."
-        )
+        raise ScenarioError("The study has no slack, so there are no savings to draw. Set a slack of at least 1 hour.")
     last = study.heat_map[:, -1]
     order = np.argsort(np.where(np.isnan(last), np.inf, -last), kind="stable")
     parts = np.array_split(order, -(-len(order) // _ZONES_PER_PANEL))
@@ -67,7 +65,7 @@ def savings_heatmap(study: SavingsStudy) -> Figure:
     bar.ax.tick_params(labelsize=style.FONT_PT, width=0.6, length=2.5)
     bar.outline.set_visible(False)
     undefined = int(np.count_nonzero(np.isnan(last)))
-    notes = [f"grey: undefined in {undefined} zone{'s' * (undefined > 1)}, without slack nothing is emitted"]
+    notes = [f"grey: undefined in {undefined} zone{'s' * (undefined > 1)} (no emissions without slack)"]
     _notes(figure, study.synthetic, notes if undefined else [])
     return figure
 
@@ -136,7 +134,7 @@ def pareto_chart(points: Sequence[WhatIf]) -> Figure:
 
 def _draw_line(panel: Axes, points: Sequence[WhatIf], number: int, count: int) -> None:
     colour, marker = style.SERIES[number % len(style.SERIES)], style.MARKERS[number % len(style.MARKERS)]
-    # A second round through the colours gets another line.
+    # A second pass through the colours uses another line style.
     dash = ("-", "--", ":", "-.")[number // len(style.SERIES) % 4]
     look = {"color": colour, "linestyle": dash, "marker": marker, "markersize": 3.5, "linewidth": 1.2}
     points = sorted(points, key=lambda point: point.budget_kg)
@@ -149,7 +147,7 @@ def _draw_line(panel: Axes, points: Sequence[WhatIf], number: int, count: int) -
             panel.vlines(point.budget_kg, point.objective, point.upper_bound, color=colour, linewidth=0.8)
     refused = [point.budget_kg for point in points if point.status == "infeasible"]
     if refused:
-        # Above each other, so that the same budget can be refused for several slacks.
+        # Stacked, because one budget can be infeasible for several slacks.
         height = 0.03 + 0.05 * min(number, 10) if count > 1 else 0.03
         crosses = panel.plot(
             refused,
@@ -178,18 +176,20 @@ def _finish_panel(panel: Axes, points: Sequence[WhatIf], title: str) -> None:
     panel.ticklabel_format(axis="y", useOffset=False)
     objectives = [point.objective for point in points if point.objective is not None]
     if objectives and max(objectives) - min(objectives) <= 1e-6 * abs(max(objectives)):
-        # One height only: the axis would magnify the rounding.
+        # With one value only, the axis would magnify rounding errors.
         middle = max(objectives)
         panel.set_ylim(middle - 0.05 * (abs(middle) or 1), middle + 0.05 * (abs(middle) or 1))
     if all(point.objective is None for point in points):
         panel.set_yticks([])
         panel.set_xlim(0.8 * budgets[0], 1.2 * budgets[-1])
-        panel.text(0.5, 0.5, "no budget does", transform=panel.transAxes, ha="center", fontsize=style.FONT_PT)
+        panel.text(
+            0.5, 0.5, "every budget is infeasible", transform=panel.transAxes, ha="center", fontsize=style.FONT_PT
+        )
     tidy(panel, grid="both", xlabel="budget, kg CO$_2$e", ylabel="objective")
 
 
 def _notes(figure: Figure, synthetic: bool, notes: Sequence[str]) -> None:
-    """Write what the reader must know above the chart."""
+    """Write notes above the chart."""
     if synthetic or notes:
         figure.suptitle(
             "\n".join(([style.SYNTHETIC] if synthetic else []) + list(notes)),
@@ -200,7 +200,7 @@ def _notes(figure: Figure, synthetic: bool, notes: Sequence[str]) -> None:
 
 
 _MOST_NUMBERED_ROWS = 30
-"""Above this the rows are too low for numbers, and the colours alone speak."""
+"""With more rows there is no space for numbers, only for colours."""
 _LONGEST_LABEL = 26
 
 
@@ -212,7 +212,7 @@ def partition_chart(
 
 
 def counts_chart(counts: ArrayLike, *, names: Sequence[str] = (), title: str = "") -> Figure:
-    """Draw the same from [client, class] counts, as a task's record keeps them."""
+    """Draw the same from [client, class] counts, as stored in a task's record."""
     held = np.asarray(counts, dtype=np.int64)
     if held.ndim != 2 or not held.size:
         raise ScenarioError(f"The label counts have the shape {held.shape}; give them as [client, class].")
@@ -233,7 +233,7 @@ def counts_chart(counts: ArrayLike, *, names: Sequence[str] = (), title: str = "
         cells.set_yticks([])
         cells.set_ylabel(f"{clients} clients", fontsize=style.FONT_PT, color=style.INK)
     figure.suptitle(
-        title or f"Who holds what: {held.sum():,} samples, {clients} clients",
+        title or f"Samples by client and class: {held.sum():,} samples, {clients} clients",
         x=0.01,
         ha="left",
         fontsize=style.TITLE_PT,
@@ -247,7 +247,7 @@ def _draw_cells(axes: Axes, counts: NDArray[np.int64]) -> None:
 
     colours = LinearSegmentedColormap.from_list("held", ["#FFFFFF", *style.PARTLY])
     most = max(int(counts.max()), 1)
-    # By the square root: a few samples of a class are much more than none, and must be seen beside thousands.
+    # Square-root scale: a few samples of a class must stay visible next to thousands.
     shade = np.sqrt(counts / most)
     axes.imshow(shade, cmap=colours, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     tidy(axes, frame=())

@@ -27,7 +27,7 @@ _LONGEST_NAME = 20
 
 
 def summary(results: Mapping[str, Result], *, synthetic: bool = False) -> RenderableType:
-    """Show runs side by side, the most accurate first, and what a reader must know about them."""
+    """Show runs side by side, the most accurate first, with notes."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run")
     for name in ("accuracy", "worst client", "loss F", "kg", "of budget", "rounds", "updates", "seconds"):
@@ -82,7 +82,7 @@ def accuracy_chart(results: Mapping[str, Result], *, synthetic: bool = False) ->
 
 
 def title_kinds(figure: Figure, kinds: Sequence[RunKind], *, synthetic: bool) -> None:
-    """Write above a chart what kind of runs it shows, and whether their intensity is synthetic."""
+    """Write the kind of runs above a chart, and whether their intensity is synthetic."""
     words = [*(KINDS[kind].title + "s" for kind in kinds), *([style.SYNTHETIC] if synthetic else [])]
     if words:
         figure.suptitle(", ".join(words), fontsize=style.FONT_PT, color=style.WARNING, fontweight="bold")
@@ -132,7 +132,7 @@ def _worst(result: Result) -> str:
 
 
 def _notes(results: Mapping[str, Result]) -> list[str]:
-    """Return each note once, with the run's name unless it is true of all."""
+    """Return each note once, with the runs' names unless it applies to all."""
     every = {
         note: [name for name, result in results.items() if note in result.notes]
         for result in results.values()
@@ -143,14 +143,14 @@ def _notes(results: Mapping[str, Result]) -> list[str]:
 
 _LONGEST = 24
 _NOTE = (
-    "Objective (mean and least) and slots are % of the plan with perfect foresight; plan (as the first expected "
-    "it), real (as it came) and unused are % of the budget. Over: runs that emitted more than the budget. Breach: slots that "
-    "emitted more than the upper bound they were held at. Window: kept/moved/shortened/dropped."
+    "Objective (mean and least) and slots: % of the plan with perfect foresight. Plan (the first), real and unused: % of "
+    "the budget. Over: runs above the budget. Breach: slots above their upper bound. Window: "
+    "kept/moved/shortened/dropped."
 )
 
 
 def replan_text(slots: int | None, slot_minutes: int = 60) -> str:
-    """Return in words how often was re-planned."""
+    """Return the re-planning interval as text."""
     if slots is None:
         return "never"
     hours = slots * slot_minutes / 60
@@ -185,7 +185,7 @@ def backtest_table(summaries: Sequence[Summary], *, synthetic: bool, slot_minute
 
 
 def backtest_chart(runs: Sequence[Backtest], *, synthetic: bool, slot_minutes: int = 60) -> Figure:
-    """Draw planned beside realised kg, objective against the oracle's, and unused budget: a dot a run, a bar at the mean."""
+    """Draw planned and realised kg, the objective, and unused budget: a dot for each run, a bar at the mean."""
     groups: dict[str, list[Backtest]] = {}
     for run in runs:
         groups.setdefault(f"{run.forecast}, {replan_text(run.replan_slots, slot_minutes)}", []).append(run)
@@ -195,7 +195,7 @@ def backtest_chart(runs: Sequence[Backtest], *, synthetic: bool, slot_minutes: i
         budget = np.array([run.budget_kg for run in group])
         planned = np.array([run.planned_kg for run in group]) / budget
         realised = np.array([run.realised_kg for run in group]) / budget
-        _strip(left, planned, row - 0.18, style.SERIES[5], "D", "first plan, as expected" if row == 0 else None)
+        _strip(left, planned, row - 0.18, style.SERIES[5], "D", "first plan" if row == 0 else None)
         _strip(left, realised, row + 0.18, style.SERIES[0], "o", "realised" if row == 0 else None)
         _strip(middle, np.array([run.share for run in group]), row, style.SERIES[2], "o")
         _strip(right, np.array([run.unused for run in group]), row, style.SERIES[3], "o")
@@ -208,13 +208,13 @@ def backtest_chart(runs: Sequence[Backtest], *, synthetic: bool, slot_minutes: i
     for axes, name in (
         (left, "kg, % of the budget"),
         (middle, "objective, % of perfect foresight"),
-        (right, "budget left unused, %"),
+        (right, "unused, % of the budget"),
     ):
         tidy(axes, grid="x", xlabel=name)
     figure.legend(
         *left.get_legend_handles_labels(), loc="outside upper left", ncols=2, frameon=False, fontsize=style.FONT_PT
     )
-    note = "a dot is a run, a bar the mean; dashed: the budget; dotted: the aims of 95 % and 5 %"
+    note = "dot: run; bar: mean; dashed: budget; dotted: targets of 95 % and 5 %"
     figure.supxlabel(f"{note}{'; ' + style.SYNTHETIC if synthetic else ''}", fontsize=style.FONT_PT, color=style.MUTED)
     return figure
 

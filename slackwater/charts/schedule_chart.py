@@ -1,4 +1,4 @@
-"""The picture of a schedule: its rows and time axis, as a figure and in the terminal."""
+"""The chart of a schedule: rows and time axis, as a figure and in the terminal."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ _NO_TIMES = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rows:
-    """A schedule by client, or by groups of clients where there are too many to show."""
+    """A schedule by client, or by groups of clients if there are too many to show."""
 
     by: Literal["client", "zone", "intensity"]
-    """What a row is: a client, a zone's clients, or the clients of zones of about the same intensity."""
+    """A row is a client, a zone's clients, or the clients of zones of similar intensity."""
     labels: tuple[str, ...]
     clients: NDArray[np.int64]
-    """[row], how many clients it stands for."""
+    """[row], number of its clients."""
     share: NDArray[np.float64]
-    """[row, slot], share of them that train: 0 or 1 where a row is one client."""
+    """[row, slot], share of its clients that train: 0 or 1 if the row is one client."""
     able: NDArray[np.float64]
-    """[row, slot], share of them that could train."""
+    """[row, slot], share of its clients that can train."""
     intensity: NDArray[np.float64]
     """[row, slot], kg/kWh, the mean over its clients."""
     slots: NDArray[np.int64]
@@ -67,7 +67,7 @@ class Rows:
 
     @property
     def grouped(self) -> bool:
-        """Return whether a row is more than one client."""
+        """Return whether a row is a group of clients."""
         return self.by != "client"
 
 
@@ -86,7 +86,7 @@ def schedule_rows(plan: Plan, most: int) -> Rows:
             slots=plan.slots_per_client,
             kg=kg,
         )
-    zones = sorted(set(fleet.zone))  # in this order the costs number them
+    zones = sorted(set(fleet.zone))  # the costs number them in this order
     group_of_zone = np.arange(len(zones))
     labels: tuple[str, ...] = tuple(zones)
     by: Literal["zone", "intensity"] = "zone"
@@ -139,7 +139,7 @@ def _mean(
 
 
 def has_times(problem: Problem) -> bool:
-    """Return whether slots have real times: bare costs are counted from 1970, which would mislead."""
+    """Return whether slots have real times: bare costs count from 1970, which would mislead."""
     return problem.traces.start != _NO_TIMES
 
 
@@ -172,7 +172,7 @@ def time_title(problem: Problem, slots: int) -> str:
 
 MOST_ROWS = 60
 NONE, ALL, CANNOT, OVER = 0, 4, 5, 6
-"""Codes of the cells: nobody trains, 1 to 4 quarters of the row's clients train, none can, after the end of the run."""
+"""Codes of the cells: no client trains, 1 to 4 quarters of the row's clients train, none can train, after the end of the run."""
 _COLOURS = (style.IDLE, *style.PARTLY, style.CANNOT, style.OVER)
 _LONGEST_LABEL = 26
 # A row is one unit high: the skyline above, the cells below it.
@@ -209,7 +209,7 @@ def schedule_chart(plan: Plan) -> Figure:
 
 
 def cell_codes(plan: Plan, rows: Rows) -> NDArray[np.int64]:
-    """Return [row, slot], what the cells show."""
+    """Return [row, slot], the cell codes."""
     codes = np.ceil(rows.share * ALL - 1e-9).astype(np.int64)
     codes[rows.able == 0] = CANNOT
     codes[:, plan.problem.rounds + plan.end :] = OVER
@@ -254,7 +254,7 @@ def _runs(line: NDArray[np.bool_]) -> list[tuple[float, float]]:
 def _draw_skylines(axes: Axes, rows: Rows) -> None:
     slots = np.arange(rows.intensity.shape[1] + 1)
     for row, line in enumerate(rows.intensity):
-        # From the row's own lowest to its peak, on a thin base: grids that vary by a tenth show their valleys too.
+        # From the row's minimum to its peak, on a thin base, so that grids that vary by 10 % show their valleys too.
         above = (line - line.min()) / (np.ptp(line) or 1.0)
         tall = (0.15 + 0.85 * above) * (_SKYLINE_FOOT - _SKYLINE_TOP)
         foot = row + _SKYLINE_FOOT
@@ -353,7 +353,7 @@ def _legend(plan: Plan, rows: Rows) -> list[Patch]:
 
     codes = cell_codes(plan, rows)
     what = "intensity" if has_times(plan.problem) else "cost"
-    handles = [Patch(color=style.IDLE, label="does not train" if not rows.grouped else "nobody trains")]
+    handles = [Patch(color=style.IDLE, label="does not train" if not rows.grouped else "no client trains")]
     if rows.grouped:
         names = ("up to 25 % train", "25 to 50 %", "50 to 75 %", "75 to 100 %")
         handles += [Patch(color=c, label=name) for c, name in zip(style.PARTLY, names, strict=True)]
@@ -377,7 +377,7 @@ _LEAST_CELLS = 8
 
 
 def plan_heatmap(plan: Plan, width: int) -> RenderableType:
-    """Show a line for each client (above 40 clients for each zone), a character for each slot or bundle of slots."""
+    """Show a line for each client (above 40 clients: each zone), a character for each slot or bundle of slots."""
     rows = schedule_rows(plan, TERMINAL_ROWS)
     names = [printable(label) for label in rows.labels]
     margin = min(max(cell_len(name) for name in names), _LONGEST_NAME, max(width // 3, 4))
@@ -400,7 +400,7 @@ def plan_heatmap(plan: Plan, width: int) -> RenderableType:
 def _bundles(plan: Plan, room: int) -> list[tuple[int, int]]:
     """Return the slots [first, last) of each character up to the run's end; none crosses the edge of the window."""
     size = -(-plan.window.stop // room)
-    # The two parts round up separately, which can cost one character.
+    # The two parts are rounded up separately, which can cost one character.
     while -(-plan.before // size) - (-len(plan.window) // size) > room:
         size += 1
     parts = ((0, plan.before), (plan.before, plan.window.stop))
@@ -408,7 +408,7 @@ def _bundles(plan: Plan, room: int) -> list[tuple[int, int]]:
 
 
 def _mark(rows: Rows, row: int, first: int, last: int) -> tuple[str, str]:
-    """Return character and colour of a bundle: the share of its possible client-slots that is used."""
+    """Return character and colour of a bundle, by the share of its possible client-slots that train."""
     able: NDArray[np.float64] = rows.able[row, first:last]
     if not able.any():
         return CANNOT_SIGN, "dim"
@@ -438,7 +438,7 @@ def _axis(plan: Plan, bundles: list[tuple[int, int]], margin: int) -> list[Text]
 
 
 def _key(plan: Plan, rows: Rows, bundles: list[tuple[int, int]]) -> list[Text]:
-    """Return what the characters mean; only those that can occur."""
+    """Return the legend of the characters that can occur."""
     size = max(last - first for first, last in bundles)
     key = Text.assemble((TRAINS, "green"), " trains  ", (IDLE, "red"), " does not")
     if size > 1 or rows.grouped:
@@ -451,7 +451,9 @@ def _key(plan: Plan, rows: Rows, bundles: list[tuple[int, int]]) -> list[Text]:
     key.append(f"  1 character = {size} slot{'s' * (size > 1)}, right: slots")
     notes = [key]
     if rows.grouped:
-        what = "zone" if rows.by == "zone" else f"group of zones of like intensity ({len(rows.labels)}, cleanest first)"
+        what = (
+            "zone" if rows.by == "zone" else f"group of zones of similar intensity ({len(rows.labels)}, cleanest first)"
+        )
         notes.append(Text(f"{rows.clients.sum():,} clients, a line for each {what}."))
     if plan.problem.traces.synthetic:
         notes.append(Text(SYNTHETIC, style="bold yellow"))
@@ -459,7 +461,7 @@ def _key(plan: Plan, rows: Rows, bundles: list[tuple[int, int]]) -> list[Text]:
 
 
 def _fitted(name: str, cells: int) -> str:
-    """Return a name in exactly so many terminal cells; Chinese and Japanese characters take two."""
+    """Return a name in exactly `cells` terminal cells; Chinese and Japanese characters take two."""
     most = cells
     while cell_len(shortened(name, most)) > cells:
         most -= 1

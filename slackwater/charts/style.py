@@ -1,8 +1,7 @@
 """One palette and one set of sizes for charts, page and terminal.
 
-Hues are Okabe and Ito's, which people with any of the common colour deficiencies can tell apart. Where the paper has
-green and red, the two also differ in lightness (dark green, pale red), so that they survive deuteranopia and a
-black-and-white printer.
+Hues are Okabe and Ito's, which people with the common colour deficiencies can distinguish. The paper's green and
+red also differ in lightness (dark green, pale red), for deuteranopia and black-and-white printers.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MUTED = "#5F5F5F"
 RULE = "#D0D0D0"
 WINDOW = "#0072B2"
 WARNING = "#B03A00"
-"""Okabe-Ito's vermillion, darkened until small text reads well on white."""
+"""Okabe-Ito's vermillion, darkened for small text on white."""
 PARTLY = ("#CFE5DA", "#7DB8A0", "#2F8767", TRAINS)
 """From few to all of a group's clients."""
 
@@ -46,7 +45,7 @@ TITLE_PT = 9.0
 PNG_DPI = 200
 
 SYNTHETIC = "synthetic intensity"
-"""The label that every output of synthetic data carries."""
+"""Label on every output of synthetic data."""
 
 
 def kilograms(kg: float) -> str:
@@ -65,7 +64,7 @@ def printable(name: str) -> str:
 
 
 def shortened(name: str, most: int) -> str:
-    """Return at most so many characters; the middle is cut, since names often differ at an end."""
+    """Return at most `most` characters; the middle is cut, because names often differ at an end."""
     clean = printable(name)
     if len(clean) <= most:
         return clean
@@ -82,7 +81,7 @@ def table(columns: str, **settings: Any) -> Table:
 
 
 def synthetic_note() -> Text:
-    """Return the line that every terminal output of synthetic data carries."""
+    """Return the terminal's label for synthetic data."""
     return Text(f"{SYNTHETIC}: typical profiles, not measured", style="bold yellow")
 
 
@@ -107,7 +106,7 @@ def tidy(
     xlabel: str = "",
     ylabel: str = "",
 ) -> None:
-    """Draw small plain ticks, thin grid lines behind the data, and only those sides of the frame that carry a scale."""
+    """Draw small plain ticks, thin grid lines behind the data, and only the sides of the frame with a scale."""
     for text, write in ((xlabel, axes.set_xlabel), (ylabel, axes.set_ylabel)):
         if text:
             write(text, fontsize=FONT_PT)
@@ -122,7 +121,7 @@ def tidy(
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Write a chart as PNG, SVG or PDF, by the path's suffix; the file is whole or not there."""
+    """Write a chart as PNG, SVG or PDF, by the path's suffix, atomically."""
     target = Path(path)
     suffix = target.suffix.lower()
     if suffix not in SUFFIXES:
@@ -130,9 +129,9 @@ def save(figure: Figure, path: str | Path) -> Path:
         raise ScenarioError(f"The chart's path {str(target)!r} {wrong}. Name it .png, .svg or .pdf.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Without the date, the same chart gives the same file.
+        # No date, so that the same chart gives the same file.
         undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix, {})
-        # What stands above the chart is in the file's own description too, where programs can read it.
+        # The note above the chart is also in the file's metadata, where programs can read it.
         above = figure.get_suptitle()
         described = {_DESCRIPTION[suffix]: above} if above else {}
         with whole_file(target, private=False) as file:
@@ -164,7 +163,7 @@ _LIGHT = {
     "missed": "#D55E00",
     "pending": "#A9D3C2",
 }
-"""Whatever the grid, a cell that trains is darker than one that does not: the two differ without their hues."""
+"""At any intensity, a cell that trains is darker than one that does not, so they differ without hue."""
 _DARK = {
     "paper": "#14181A",
     "panel": "#1D2326",

@@ -1,6 +1,6 @@
-"""What the terminal shows of plans, studies and data, as rich renderables; the command line prints them.
+"""Plans, studies and data as rich renderables, which the command line prints.
 
-Names come from users and go into `Text`, never into markup: a client called "[red]" is shown as that.
+Users' names go into `Text`, never into markup: a client called "[red]" is shown as "[red]".
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def plan_summary(plan: Plan) -> RenderableType:
 
 
 def recommendation(recommended: Recommendation) -> RenderableType:
-    """Show what to train the plan with, and why."""
+    """Show the recommended aggregator and settings, with the reasons."""
     chosen = ", ".join(f"{key} {value}" for key, value in recommended.settings.items())
     return Group("", _bold(f"Recommended: aggregator {recommended.aggregator} ({chosen})"), *map(Text, recommended.why))
 
@@ -100,19 +100,19 @@ def compare_table(points: Sequence[WhatIf]) -> RenderableType:
             continue
         figures = [str(p.end), f"{p.objective:.6g}", f"{p.gap:.1e}", kilograms(p.emissions_kg), f"{p.slots:,}"]
         rows.add_row(*settings, *figures, _number(p.rho_h))
-    # Neither alpha nor a smaller budget can make feasible what is not, so one sentence for each slack will do.
+    # Neither alpha nor a smaller budget makes a plan feasible, so one sentence for each slack is enough.
     reasons = {p.slack: p for p in sorted(points, key=lambda p: p.budget_kg) if p.status == "infeasible"}
     notes = [Text(f"Infeasible with a slack of {slack}: {printable(p.message)}") for slack, p in reasons.items()]
     scales = ["alpha"] * (len({p.alpha for p in points}) > 1) + ["slack"] * (len({p.g_max_kg for p in points}) > 1)
     if scales:
-        notes.append(Text(f"Compare objectives only among lines of the same {' and '.join(scales)}.", style="dim"))
+        notes.append(Text(f"Compare objectives only between lines of the same {' and '.join(scales)}.", style="dim"))
     if any(p.synthetic for p in points):
         notes.append(synthetic_note())
     return Group(rows, *notes)
 
 
 def zones_table(zones: Iterable[ZoneInfo]) -> RenderableType:
-    """Show what a source has by zone: hours, mean intensity and gaps."""
+    """Show the zones of a source: hours, mean intensity and gaps."""
     zones = list(zones)
     sources = {info.source for info in zones}
     rows, synthetic = Table(box=None, header_style="bold", pad_edge=False), False
@@ -199,8 +199,9 @@ def _warnings(plan: Plan) -> list[Text]:
     if never := plan.metrics.never:
         warnings.append(
             Text(
-                f"Warning: {_names(plan, never)}: no slot before the fine-tuning window, so U-FedAvg has no weight for "
-                f"{'it' if len(never) == 1 else 'them'}. Raise the budget, lower alpha, or set required = true.",
+                f"Warning: {_names(plan, never)} never train{'s' * (len(never) == 1)} before the fine-tuning window, so "
+                f"U-FedAvg has no weight for {'it' if len(never) == 1 else 'them'}. Raise the budget, lower alpha, or set "
+                "required = true.",
                 style="bold yellow",
             )
         )
@@ -224,7 +225,7 @@ def _clients_table(plan: Plan) -> Table:
 
 def _by_zone_table(plan: Plan) -> RenderableType:
     fleet, row, total = plan.problem.fleet, plan.problem.costs.row, plan.emissions_kg or 1.0
-    zones = sorted(set(fleet.zone))  # in this order the costs number them
+    zones = sorted(set(fleet.zone))  # the costs number them in this order
     kg = np.bincount(row, weights=plan.emissions.client_kg)
     slots, clients = np.bincount(row, weights=plan.slots_per_client), np.bincount(row)
     rows = table("zone|>clients|>slots|>kg|>share")

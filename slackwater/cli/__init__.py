@@ -1,4 +1,4 @@
-"""The command line: data on stdout, progress on stderr; exit 0 fine, 1 error, 2 usage, 3 infeasible."""
+"""The command line: data on stdout, progress on stderr; exit code 0 success, 1 error, 2 usage, 3 infeasible."""
 
 from slackwater.cli.main import main
 

@@ -1,4 +1,4 @@
-"""The back-test command: what planning on forecasts would have come to."""
+"""The backtest command: test planning on forecasts with past data."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from slackwater.cli.options import (
     fill_option,
     json_option,
     option,
+    out_option,
     print_json,
     say,
 )
@@ -43,7 +44,7 @@ from slackwater.replanning.backtest import (
     archive_actuals,
     as_csv,
     backtest_forecaster,
-    replay_before,
+    past_plans_before,
     spread_starts,
     summarise,
 )
@@ -52,7 +53,7 @@ from slackwater.scenario import Scenario, load_scenario
 from slackwater.units import iso
 
 _PAST = timedelta(days=56)
-"""Of actuals before the first start, where providers are asked."""
+"""Period before the first start for which providers are asked for actual values."""
 
 
 @click.command("backtest")
@@ -61,10 +62,13 @@ _PAST = timedelta(days=56)
     "--start",
     type=Time(),
     metavar="TIME",
-    help="First start, like 2023-07-12T00:00Z; 14 days into the data by default.",
+    help="First start, such as 2023-07-12T00:00Z. Default: 14 days after the start of the data.",
 )
 @option(
-    "--repeat", type=click.IntRange(1), default=10, help="Starts, spread evenly from the first to the last that fits."
+    "--repeat",
+    type=click.IntRange(1),
+    default=10,
+    help="Number of starts, spread evenly from the first to the last possible one.",
 )
 @option(
     "--forecast",
@@ -72,7 +76,7 @@ _PAST = timedelta(days=56)
     type=ListOf(str, "forecast"),
     default="persistence",
     metavar="NAME,..",
-    help="persistence, same-hour-mean, ridge, file, blend, error-model, oracle; or as wrong as can be: "
+    help="Forecasters: persistence, same-hour-mean, ridge, file, blend, error-model, oracle; or adversarial ones: "
     f"{', '.join(ADVERSARIAL)}.",
 )
 @option(
@@ -80,7 +84,7 @@ _PAST = timedelta(days=56)
     "archive",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Forecasts that a provider issued, for 'file' and 'blend': a CSV file or a folder of them.",
+    help="CSV file, or folder of CSV files, with forecasts that a provider issued, for 'file' and 'blend'.",
 )
 @option(
     "--replan",
@@ -88,48 +92,43 @@ _PAST = timedelta(days=56)
     type=ListOf(period, "period like 24h, 6h or 1h, or never"),
     default="6h",
     metavar="24h|6h|1h|never,..",
-    help="How often what is left is planned anew.",
+    help="How often to re-plan.",
 )
 @option(
     "--reserve",
     type=float,
     default=Settings().reserve,
     metavar="P",
-    help="Probability with which a plan is meant to keep the budget (0 keeps nothing back).",
+    help="Probability with which a plan should keep the budget; 0 keeps no reserve.",
 )
 @option(
     "--bound",
     type=float,
     default=Settings().margin,
     metavar="FACTOR",
-    help="How far the upper bound of intensity lies beyond the largest rise and level of the last four weeks.",
+    help="Factor of the upper bound of intensity over the largest rise and level of the last four weeks.",
 )
 @option(
     "--lag",
     type=click.IntRange(0),
     default=1,
     metavar="SLOTS",
-    help="Slots after its end until a slot's actual is known.",
+    help="Delay after the end of a slot until its actual intensity is known, in slots.",
 )
 @option(
     "--budget-rounds",
     type=click.IntRange(1),
     metavar="N",
-    help="At every start, budget what all clients emit in its first N slots (instead of budget_kg).",
+    help="Set the budget, at every start, to the emissions of all clients in the first N slots. Default: budget_kg.",
 )
 @option(
     "--actuals",
     type=click.Choice(["data", "forecasts"]),
     default="data",
-    help="Settle with the scenario's data, or with the actuals in the forecast files (some providers count differently).",
+    help="Source of the actual values: the scenario's data, or the forecast files. Some providers count differently.",
 )
-@option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="FOLDER",
-    help="Save backtests.csv and summary.json here.",
-)
-@chart_option("planned and realised kg, objective and unused budget")
+@out_option("Save backtests.csv and summary.json in this folder.")
+@chart_option("planned and actual kg CO2e, objective and unused budget")
 @data_option
 @fill_option
 @json_option
@@ -151,7 +150,11 @@ def command(
     fill_hours: int | None,
     as_json: bool,
 ) -> None:
-    """Run a SCENARIO in the past: plan on the forecasts of the time, settle with what came, and compare with perfect foresight."""
+    """Test forecasts and re-planning on past periods of a SCENARIO.
+
+    Each run plans on the forecasts of its time and settles with the actual values. The table compares the runs with
+    perfect foresight.
+    """
     asked = load_scenario(scenario, data=data, fill_hours=fill_hours)
     issued = _archive(asked, archive) if archive is not None else None
     truth = _truth(asked, issued, actuals, start)
@@ -165,7 +168,7 @@ def command(
             problem = _problem(asked, truth, begin, budget_rounds)
             best = _oracle(problem)
             for name, one in chosen.items():
-                past = replay_before(problem, truth, one, lag=lag) if reserve else None
+                past = past_plans_before(problem, truth, one, lag=lag) if reserve else None
                 for way in ways:
                     runs.append(backtest(problem, truth, one, way, lag=lag, oracle=best, label=name, replayed=past))
                     advance()
@@ -199,12 +202,12 @@ def _show(
 
 
 def _oracle(problem: Problem) -> Plan:
-    """Return the plan with perfect foresight; if there is none, the error names the start."""
+    """Return the plan with perfect foresight; raise InfeasibleError, with the start, if there is none."""
     try:
         return plan(problem)
     except InfeasibleError as error:
         raise InfeasibleError(
-            f"Even with perfect foresight the run from {iso(problem.first_slot)} cannot be done: {error}",
+            f"The run from {iso(problem.first_slot)} is infeasible even with perfect foresight: {error}",
             least_budget_kg=error.least_budget_kg,
             end=error.end,
         ) from None
@@ -219,28 +222,28 @@ def _settings(hours: int | None, slot_minutes: int, reserve: float, bound: float
 
 def _archive(scenario: Scenario, source: Path) -> ForecastArchive:
     if not source.exists():
-        raise DataError(f"There are no forecasts at {source}.")
+        raise DataError(f"{source} does not exist. Name forecasts with --forecasts FOLDER.")
     return read_archive(source, scenario.zones, factor=scenario.data.factor)
 
 
 def _truth(scenario: Scenario, archive: ForecastArchive | None, actuals: str, start: datetime | None) -> Traces:
-    """Return all actuals of the scenario's zones; forecasts learn from those before a run."""
+    """Return all actual values of the scenario's zones; forecasters learn from those before a run."""
     if actuals == "forecasts":
         if archive is None:
-            raise ScenarioError("--actuals forecasts needs the files that have them: give --forecasts FOLDER.")
+            raise ScenarioError("--actuals forecasts needs forecast files. Name them with --forecasts FOLDER.")
         return archive_actuals(archive, scenario.zones)
     if not scenario.has_providers:
         return scenario.actuals()
     if start is None:
-        raise ScenarioError("Providers are asked for a period: give --start TIME, or --data FOLDER for files.")
+        raise ScenarioError("Providers need a period. Give --start TIME, or use files with --data FOLDER.")
     return scenario.actuals(start - _PAST, time_source.now())
 
 
 def _problem(scenario: Scenario, truth: Traces, start: datetime, budget_rounds: int | None) -> Problem:
     if scenario.server is not None or scenario.max_parallel is not None:
         raise ScenarioError(
-            "A back-test does not know max_parallel and [server] yet: what ties clients together can only be planned "
-            "from the start. Take them out of the scenario."
+            "A back-test does not support max_parallel and [server], because re-planning does not. Remove them from the "
+            "scenario."
         )
     moved = scenario.model_copy(update={"start": start, "deadline": None, "slack": scenario.horizon - scenario.rounds})
     problem = moved.problem(truth)
@@ -255,7 +258,7 @@ def _problem(scenario: Scenario, truth: Traces, start: datetime, budget_rounds: 
 
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[], None]]:
-    """Show a bar with the time that is left, on a terminal only."""
+    """Show a progress bar with the remaining time, on a terminal only."""
     if not sys.stderr.isatty():
         yield lambda: None
         return

@@ -1,4 +1,4 @@
-"""Commands about intensity from providers: fetch it, show what the cache holds, clear it."""
+"""Commands for intensity from providers: fetch, show and clear."""
 
 from __future__ import annotations
 
@@ -25,45 +25,49 @@ if TYPE_CHECKING:
 
 _LONGEST = 24
 _COLOURS = {"actual": "#0072B2", "estimated": "#E69F00", "forecast": "#9AD0F0"}
-"""By kind; Okabe and Ito's hues, which also differ in lightness."""
+"""Colour of each kind: Okabe and Ito's hues, which also differ in lightness."""
 _HATCH = {"estimated": "////", "forecast": ""}
 
 
 def cache_option(command: Any) -> Any:
-    """Add --cache, the cache's file."""
+    """Add --cache, the file of the cache."""
     return option(
         "--cache",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="The cache's file; by default intensity.sqlite in $SLACKWATER_CACHE or in the user's cache folder.",
+        help="File of the cache. Default: intensity.sqlite in $SLACKWATER_CACHE, else in the user's cache folder.",
     )(command)
 
 
 @click.group()
 def data() -> None:
-    """Carbon intensity from its providers, kept in a cache."""
+    """Fetch carbon intensity from providers, and manage the cache."""
 
 
 @data.command()
 @click.argument("zones", type=ListOf(str, "zone"))
-@option("--start", type=Time(), required=True, metavar="TIME", help="First hour, like 2026-11-01T00:00Z.")
+@option("--start", type=Time(), required=True, metavar="TIME", help="First hour, such as 2026-11-01T00:00Z.")
 @option("--end", type=Time(), required=True, metavar="TIME", help="End of the last hour.")
-@option("--kind", type=click.Choice(("actual", "forecast")), default="actual", help="What was, or what is expected.")
+@option("--kind", type=click.Choice(("actual", "forecast")), default="actual", help="Actual values, or a forecast.")
 @option(
     "--factor",
     type=click.Choice(("direct", "lifecycle", "marginal")),
     default="lifecycle",
-    help="Which emission factor to ask for.",
+    help="Emission factor to ask for.",
 )
 @option(
     "--provider",
     "providers",
     type=ListOf(str, "provider"),
     metavar="P,..",
-    help="Whom to ask, in this order; by default those that need no key and those whose key is there.",
+    help="Providers to ask, in this order. Default: those that need no key, and those with a key.",
 )
-@option("--mix-factors", is_flag=True, help="Take a provider's own factor where it has no other.")
-@option("--requests", type=click.IntRange(1), default=300, help="Most requests in an hour.")
+@option(
+    "--mix-factors",
+    is_flag=True,
+    help="Accept another emission factor where a provider does not offer the one asked for.",
+)
+@option("--requests", type=click.IntRange(1), default=300, help="Maximum number of requests per hour.")
 @cache_option
 @json_option
 def fetch(
@@ -78,9 +82,10 @@ def fetch(
     cache: Path | None,
     as_json: bool,
 ) -> None:
-    """Fetch the intensity of ZONES (like GB,FR,US-CAL-CISO) into the cache.
+    """Fetch the intensity of ZONES into the cache.
 
-    What the cache has and cannot change is not asked for again. Keys come from SLACKWATER_KEY_<PROVIDER> or the keyring file.
+    ZONES is a list such as GB,FR,US-CAL-CISO. Final values in the cache are not fetched again. Keys come from
+    SLACKWATER_KEY_<PROVIDER> or the keyring file.
     """
     from slackwater.intensity.providers.base import Context
     from slackwater.intensity.providers.cache import Cache, coverage
@@ -106,33 +111,35 @@ def fetch(
 
 
 @data.command()
-@option("--zone", metavar="ZONE", help="Only this zone.")
-@chart_option("what is covered, zones by time")
+@option("--zone", metavar="ZONE", help="Only this zone. Default: all.")
+@chart_option("the covered periods by zone")
 @cache_option
 @json_option
 def show(zone: str | None, chart: Path | None, cache: Path | None, as_json: bool) -> None:
-    """What the cache holds, by zone, source and kind."""
+    """Show the content of the cache by zone, source and kind."""
     from slackwater.intensity.providers.cache import Cache, coverage
 
     store = Cache(cache)
     covers = coverage(store.everything(zone))
     if chart is not None and not covers:
-        raise DataError(f"There is nothing to draw in {store.path}. Fetch something first: slackwater data fetch")
+        raise DataError(
+            f"The cache {store.path} is empty, so there is nothing to draw. First run: slackwater data fetch"
+        )
     draw(chart, lambda: coverage_chart(covers))
     if as_json:
         print_json({"cache": str(store.path), "covered": [_plain(cover) for cover in covers]})
     elif covers:
         console().print(_table(covers))
     else:
-        say(f"There is nothing in {store.path} yet. Fetch something: slackwater data fetch ZONES --start .. --end ..")
+        say(f"The cache {store.path} is empty. Fill it with: slackwater data fetch ZONES --start TIME --end TIME")
 
 
 @data.command()
-@option("--zone", metavar="ZONE", help="Only this zone.")
-@option("--before", type=Time(), metavar="TIME", help="Only what ended by then.")
+@option("--zone", metavar="ZONE", help="Only this zone. Default: all.")
+@option("--before", type=Time(), metavar="TIME", help="Only values of periods that ended by this time. Default: all.")
 @cache_option
 def clear(zone: str | None, before: datetime | None, cache: Path | None) -> None:
-    """Forget what the cache holds, all of it or some; a damaged file is removed."""
+    """Remove values from the cache, and a damaged cache file."""
     from slackwater.intensity.providers.cache import Cache
 
     store = Cache(cache)
@@ -141,7 +148,7 @@ def clear(zone: str | None, before: datetime | None, cache: Path | None) -> None
 
 
 def coverage_chart(covers: Sequence[Cover]) -> Figure:
-    """Draw zones by time, a line for each zone, source and factor, coloured by kind."""
+    """Draw the covered periods, one line per zone, source and factor, coloured by kind."""
     lines = list(dict.fromkeys((cover.zone, cover.source, cover.factor) for cover in covers))
     figure = new_figure(style.TEXT_IN, 0.24 * len(lines) + 1.15)
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
@@ -150,11 +157,11 @@ def coverage_chart(covers: Sequence[Cover]) -> Figure:
     axes = figure.subplots()
     for cover in covers:
         row = lines.index((cover.zone, cover.source, cover.factor))
-        # A forecast lies in a lane of its own, so that it is seen beside the actual values that came in later.
+        # A forecast has its own lane, so that it stays visible beside later actual values.
         bottom, height = (row + 0.12, 0.24) if cover.kind == "forecast" else (row - 0.36, 0.46)
         bars = [(run.start, run.end - run.start) for run in cover.runs]
         axes.broken_barh(
-            bars,  # type: ignore[arg-type]  # times do as well
+            bars,  # type: ignore[arg-type]  # times work too
             (bottom, height),
             facecolors=_COLOURS[cover.kind],
             edgecolor="white" if cover.kind == "estimated" else "none",

@@ -1,4 +1,4 @@
-"""The forecast command: look at the coming hours, and at how good such forecasts were."""
+"""The forecast command: forecast the coming hours, and test past forecasts."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ _SHARES = {"one-shot": "once", "daily": "daily", "hourly": "hourly"}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shown:
-    """A forecast beside what led to it and what came."""
+    """A forecast with its history and the actual values."""
 
     history: Traces
     forecast: Forecast
     actual: Floats
-    """[zone, slot], NaN where it is not known."""
+    """[zone, slot] in kg CO2e/kWh, NaN where unknown."""
 
 
 def to_dict(shown: Shown) -> dict[str, Any]:
-    """Return the forecast for JSON, kg CO2e/kWh."""
+    """Return the forecast for JSON, in kg CO2e/kWh."""
     one = shown.forecast
     return {
         "start": iso(one.start),
@@ -85,7 +85,7 @@ def to_dict(shown: Shown) -> dict[str, Any]:
 
 
 def forecast_table(shown: Sequence[Shown], width: int) -> RenderableType:
-    """Show mean, interval and the cleanest hour by zone and day; then a line of bars for each zone."""
+    """Return a table of mean, interval and cleanest hour by zone and day, and a line of bars for each zone."""
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for name in ("zone", "day", "mean", "low", "high", "cleanest hour"):
         table.add_column(name, justify="left" if name in ("zone", "cleanest hour") else "right", no_wrap=True)
@@ -122,7 +122,7 @@ def _add_days(table: Table, forecast: Forecast, row: int, zone: str) -> None:
 
 
 def _bars(forecast: Forecast, row: int, width: int) -> Text:
-    """Return the mean as a line of bars, as many slots to a bar as the width needs."""
+    """Return the mean as a line of bars that fits the width."""
     values = forecast.mean[row]
     room = max(width - 30, 12)
     per_bar = -(-len(values) // room)
@@ -135,7 +135,7 @@ def _bars(forecast: Forecast, row: int, width: int) -> Text:
 
 
 def backtest_table(tests: Sequence[BackTest], synthetic: bool) -> RenderableType:
-    """Compare the methods by their mean over the zones; then show the first of them zone by zone."""
+    """Return a table of all methods, averaged over the zones, and one of the first method by zone."""
     methods = list(dict.fromkeys(test.method for test in tests))
     days = tests[0].mape.shape[1]
     summary = _shares_table("method", days)
@@ -151,15 +151,13 @@ def backtest_table(tests: Sequence[BackTest], synthetic: bool) -> RenderableType
     windows = sorted({test.windows for test in tests})
     count = f"{windows[0]}" if len(windows) == 1 else f"{windows[0]} to {windows[-1]}"
     notes = [
-        f"{count} windows a zone; the task is {first.take} of {first.window} slots. MAPE by day ahead; inside: share of actuals "
-        "in the interval; oracle: what knowing the future saves; once, daily, hourly: share of that saved by planning "
-        "on the forecast, by how often it is re-planned."
+        f"{count} windows per zone; each trains {first.take} of {first.window} slots. day N: MAPE of that day ahead. inside: "
+        "share of actual values in the interval. oracle: savings with perfect foresight. once, daily, hourly: share of "
+        "these savings when planning on the forecast, by how often to re-plan."
     ]
     undefined = sum(int(np.isnan(test.mape).any(axis=1).sum()) for test in own)
     if undefined:
-        notes.append(
-            f"-: not defined where the intensity is 0 or never changes ({undefined} zones); left out of the means."
-        )
+        notes.append(f"-: undefined, because the intensity is 0 or constant ({undefined} zones); the means exclude it.")
     parts: list[RenderableType] = [Text("Mean over the zones", style="bold"), summary]
     if sum(len(test.zones) for test in own) > 1:
         parts += ["", Text(f"{methods[0]}, by zone", style="bold"), by_zone]
@@ -192,7 +190,7 @@ def _percent(values: Floats) -> str:
 
 
 def forecast_chart(shown: Sequence[Shown]) -> Figure:
-    """Draw a panel for each zone: the last two days, the forecast with its interval, and the actuals that are known."""
+    """Draw one panel per zone: the last two days, the forecast with its interval, and known actual values."""
     panels = [(one, row) for one in shown for row in range(len(one.forecast.zones))]
     drawn = panels[:_MOST_PANELS]
     across = 1 if len(drawn) == 1 else 2
@@ -204,7 +202,7 @@ def forecast_chart(shown: Sequence[Shown]) -> Figure:
     for panel, (one, row) in zip(axes, drawn, strict=False):
         _draw(panel, one, row)
     for panel in axes[max(len(drawn) - across, 0) : len(drawn)]:
-        panel.tick_params(labelbottom=True)  # the lowest of each column, also where the last line is not full
+        panel.tick_params(labelbottom=True)  # the lowest panel of each column has labels
     for panel in axes[::across]:
         panel.set_ylabel("g CO$_2$e/kWh", fontsize=style.FONT_PT)
     handles, labels = axes[0].get_legend_handles_labels()
@@ -241,9 +239,7 @@ def _draw(panel: Axes, shown: Shown, row: int) -> None:
     )
     panel.plot(times, G_PER_KG * one.mean[row], color=colour, linewidth=1.3, label="forecast")
     if np.isfinite(shown.actual[row]).any():
-        panel.plot(
-            times, G_PER_KG * shown.actual[row], color=style.INK, linewidth=0.9, linestyle=":", label="what came"
-        )
+        panel.plot(times, G_PER_KG * shown.actual[row], color=style.INK, linewidth=0.9, linestyle=":", label="actual")
     panel.axvline(one.start, color=style.MUTED, linewidth=0.6)  # type: ignore[arg-type]
     panel.set_title(style.shortened(one.zones[row], 20), fontsize=style.TITLE_PT, loc="left", parse_math=False)
     panel.set_ylim(bottom=0)
@@ -265,19 +261,29 @@ _TAKE = 24
 @option(
     "--method",
     metavar="NAME",
-    help="persistence, same-hour-mean, ridge or an installed one; with --forecasts also provider and blend. "
-    "ridge unless told, blend with --forecasts.",
+    help="Forecaster: persistence, same-hour-mean, ridge or an installed one; with --forecasts also provider and blend. "
+    "Default: ridge, or blend with --forecasts.",
 )
 @option(
-    "--at", type=Time(), metavar="TIME", help="When to forecast, like 2022-06-01T00:00Z; the data's end unless told."
+    "--at",
+    type=Time(),
+    metavar="TIME",
+    help="Time of the forecast, such as 2022-06-01T00:00Z. Default: the end of the data.",
 )
 @option(
     "--forecasts",
     metavar="FILE_OR_FOLDER",
-    help="A provider's forecasts beside actuals (<ZONE>_<provider>_forecast.csv), to blend with.",
+    help="CSV files with a provider's forecasts and actual values (<ZONE>_<provider>_forecast.csv).",
 )
-@option("--backtest", "test", is_flag=True, help="How good it was: error by day ahead, share of the oracle's savings.")
-@option("--repeat", type=click.IntRange(1), default=12, help="Windows of the back-test, spread over the data.")
+@option(
+    "--backtest",
+    "test",
+    is_flag=True,
+    help="Test past forecasts: error by day ahead, and share of the possible savings.",
+)
+@option(
+    "--repeat", type=click.IntRange(1), default=12, help="Number of windows of the back-test, spread over the data."
+)
 @chart_option("the forecast with its interval")
 @data_option
 @factor_option
@@ -297,22 +303,23 @@ def forecast(
     fill_hours: int | None,
     as_json: bool,
 ) -> None:
-    """Intensity of the coming hours in ZONES (separated by commas; all there are by default), with an interval.
+    """Forecast the carbon intensity of ZONES, with an interval.
 
-    With --backtest: how far off such forecasts were, and how much of what knowing the future would save is saved by
-    planning on them (24 of the hours, or a quarter of them if fewer than 96), planned once, daily and hourly.
+    ZONES is a list such as DE,FR. Default: all zones of the data. With --backtest, the command tests past forecasts: their
+    error, and the share of the possible savings that planning on them reaches. The plan trains in 24 of the hours, or in
+    a quarter of them if there are fewer than 96.
     """
     archive = None if forecasts is None else read_archive(forecasts, zones, factor=factor)
     if archive is None:
         traces = load_traces(data or "typical", zones=zones, factor=factor, fill_hours=fill_hours or 0)
         sources = [traces]
     elif data is not None:
-        raise ScenarioError("Give --data or --forecasts, not both: a forecast file has its own actuals.")
+        raise ScenarioError("Give --data or --forecasts, not both: a forecast file has its own actual values.")
     else:
         sources = [archive.actuals[zone] for zone in archive.zones]  # each has its own time
     if test:
         if chart is not None:
-            raise ScenarioError("There is no chart of a back-test; leave out --chart or --backtest.")
+            raise ScenarioError("A back-test has no chart. Leave out --chart or --backtest.")
         tests = _tests(sources, archive, method, hours, repeat)
         if as_json:
             print_json({"factor": factor, "synthetic": sources[0].synthetic, "tests": [one.to_dict() for one in tests]})
@@ -331,9 +338,9 @@ def forecast(
 def _forecaster(method: str | None, archive: ForecastArchive | None) -> Forecaster:
     name = (method or (_OWN if archive is None else "blend")).strip().lower()
     if name in NEED_TRUTH:
-        raise ScenarioError(f"The method {name!r} knows the future; it is for back-tests from Python only.")
+        raise ScenarioError(f"The method {name!r} knows the future. Use it with: slackwater backtest --forecast {name}")
     if archive is None and name in (_PROVIDER, *NEED_ARCHIVE):
-        raise ScenarioError(f"The method {name!r} needs a provider's forecasts; name them with --forecasts.")
+        raise ScenarioError(f"The method {name!r} needs a provider's forecasts. Name them with --forecasts.")
     if archive is not None and name == _PROVIDER:
         return archive
     return forecaster(name, archive=archive) if name in NEED_ARCHIVE else forecaster(name)
@@ -346,19 +353,19 @@ def _forecast(
     slots = round((moment - traces.start) / timedelta(minutes=traces.slot_minutes))
     if not 0 < slots <= traces.slots or traces.start + slots * timedelta(minutes=traces.slot_minutes) != moment:
         raise ScenarioError(
-            f"--at {iso(moment)} must be a full hour after {iso(traces.start)}, where the data starts, and not after "
-            f"{iso(traces.end)}, where it ends."
+            f"--at {iso(moment)} is not a full hour of the data. Give a full hour after {iso(traces.start)}, at the latest "
+            f"{iso(traces.end)}."
         )
     history = traces.window(traces.start, slots)
     ahead = hours * 60 // traces.slot_minutes
-    came = min(ahead, traces.slots - slots)
+    known = min(ahead, traces.slots - slots)
     actual = np.full((len(traces.zones), ahead), np.nan)
-    actual[:, :came] = traces.intensity[:, slots : slots + came]
+    actual[:, :known] = traces.intensity[:, slots : slots + known]
     return Shown(history=history, forecast=method.forecast(history, ahead), actual=actual)
 
 
 def _last_issue(traces: Traces, archive: ForecastArchive) -> datetime:
-    """Return the first full hour at which the newest forecast is known, if there is history for it."""
+    """Return the first full hour at which the newest forecast is known, at most the end of the history."""
     last = max(archive.of(zone).issued[-1] for zone in traces.zones)
     return min(datetime.fromtimestamp(-(-last // 1) * 3600, tz=traces.start.tzinfo), traces.end)
 
@@ -366,7 +373,7 @@ def _last_issue(traces: Traces, archive: ForecastArchive) -> datetime:
 def _tests(
     sources: Sequence[Traces], archive: ForecastArchive | None, method: str | None, hours: int, repeat: int
 ) -> list[BackTest]:
-    """Test the method and what it must beat, over the same windows."""
+    """Test the method and its rivals over the same windows."""
     chosen = _forecaster(method, archive)
     rivals: list[Forecaster] = [Persistence(), SameHourMean()]
     if archive is not None:
@@ -388,6 +395,8 @@ def _starts(source: Traces, archive: ForecastArchive | None, hours: int, repeat:
         missing = archive.missing[source.zones[0]]
         starts = np.array([start for start in starts if not missing[start : start + hours].any()], dtype=np.int64)
         if not len(starts):
-            raise ScenarioError(f"Zone {source.zones[0]} has no window of {hours} hours without gaps after four weeks.")
+            raise ScenarioError(
+                f"Zone {source.zones[0]} has no window of {hours} hours without gaps after its first four weeks."
+            )
     picked = np.unique(np.linspace(0, len(starts) - 1, min(repeat, len(starts))).round().astype(np.int64))
     return [int(start) for start in starts[picked]]

@@ -1,4 +1,4 @@
-"""The `slackwater` command: its group, and how errors reach a user."""
+"""The `slackwater` command group, and how errors are printed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import traceback
 from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import click
 
@@ -18,76 +18,141 @@ from slackwater.errors import SlackwaterError
 
 _DEBUG = "SLACKWATER_DEBUG"
 _INTERRUPTED = 130
-# Each command: where it is defined, and the first sentence of its help, so that `slackwater --help` imports none.
+# Module and attribute of each command, and the first sentence of its help: `slackwater --help` imports no command.
 COMMANDS = {
-    "backtest": ("slackwater.cli.backtest_command:command", "Run a SCENARIO in the past: plan on the forecasts of the time, settle with what came, and compare with perfect foresight."),
-    "baseline": ("slackwater.cli.train_commands:baseline", "Train a SCENARIO without slack: everyone, every round, until the budget is spent (FedAvg)."),
-    "calibrate": ("slackwater.cli.run_commands:calibrate", "Measure what this machine draws, and write it into a SCENARIO as the watts of a CLIENT."),
-    "compare": ("slackwater.cli.plan_commands:compare", "What if: plan a SCENARIO for every combination of fairness, slack and budget."),
-    "data": ("slackwater.cli.data_commands:data", "Carbon intensity from its providers, kept in a cache."),
-    "explain": ("slackwater.cli.output_commands:explain", "Explain a TERM, like slack or fine-tuning window."),
-    "flower": ("slackwater.cli.run_commands:flower", "Flower apps that train by a schedule."),
-    "forecast": ("slackwater.cli.forecast_commands:forecast", "Intensity of the coming hours in ZONES (separated by commas; all there are by default), with an interval."),
-    "init": ("slackwater.cli.plan_commands:init", "Write a commented scenario to start from (PATH, default scenario.toml)."),
-    "paper": ("slackwater.lab.commands:paper", "Make ITEM of the paper again: a figure (fig1 to fig7), a table (table1a, table1b, baseline, setting), claims, or all."),
-    "partition": ("slackwater.cli.train_commands:partition", "Show who holds what when the data of a TASK (like digits or mnist) is split over clients."),
-    "plan": ("slackwater.cli.plan_commands:plan", "Find the best schedule of a SCENARIO, with a proof of how good it is."),
-    "rehearse": ("slackwater.cli.run_commands:rehearse", "Rehearse a SCENARIO on a past period: the whole live path in minutes, on the forecasts of that time."),
-    "report": ("slackwater.cli.output_commands:report", "Report what a RUN emitted, or would have emitted, to hand in: every figure is the ledger's."),
-    "resume": ("slackwater.cli.train_commands:resume", "Go on with a RUN that was stopped or killed; one that is done shows its result again."),
-    "rivals": ("slackwater.lab.commands:rivals", "Compare methods on a SCENARIO: each policy and plan at each budget and seed, charged by the same ledger."),
-    "run": ("slackwater.cli.run_commands:run", "Carry out a SCENARIO in real time with a Flower app: wait for each slot, re-plan, charge, checkpoint."),
-    "savings": ("slackwater.cli.plan_commands:savings", "What slack time alone would save, by zone and by number of clients."),
-    "serve": ("slackwater.cli.output_commands:serve", "Plan with sliders and watch runs in a browser: WHAT is a scenario, a plan, a run or a folder of them."),
-    "status": ("slackwater.cli.run_commands:status", "Where a live RUN stands: spent, left, who trains next and when, last errors."),
-    "train": ("slackwater.cli.train_commands:train", "Train by a PLAN (plan.json), every gram charged, and compare with training without slack."),
-    "zones": ("slackwater.cli.plan_commands:zones", "What intensity data there is."),
+    "backtest": ("slackwater.cli.backtest_command:command", "Test forecasts and re-planning on past periods of a SCENARIO."),
+    "baseline": ("slackwater.cli.train_commands:baseline", "Train a SCENARIO without slack until its budget is spent."),
+    "calibrate": ("slackwater.cli.run_commands:calibrate", "Measure the power of this machine for a CLIENT of a SCENARIO."),
+    "compare": ("slackwater.cli.plan_commands:compare", "Plan a SCENARIO for several alphas, slacks and budgets."),
+    "data": ("slackwater.cli.data_commands:data", "Fetch carbon intensity from providers, and manage the cache."),
+    "explain": ("slackwater.cli.output_commands:explain", "Explain a TERM, such as slack or fine-tuning window."),
+    "flower": ("slackwater.cli.run_commands:flower", "Create Flower apps that train by a schedule."),
+    "forecast": ("slackwater.cli.forecast_commands:forecast", "Forecast the carbon intensity of ZONES, with an interval."),
+    "init": ("slackwater.cli.plan_commands:init", "Write a commented scenario to PATH, to start from."),
+    "paper": ("slackwater.lab.commands:paper", "Reproduce an ITEM of the paper: a figure, a table or all."),
+    "partition": ("slackwater.cli.train_commands:partition", "Show how the data of a TASK is split over clients."),
+    "plan": ("slackwater.cli.plan_commands:plan", "Find the best schedule for a SCENARIO, with a proof."),
+    "rehearse": ("slackwater.cli.run_commands:rehearse", "Rehearse a live run of a SCENARIO on a past period."),
+    "report": ("slackwater.cli.output_commands:report", "Report the emissions of a RUN as text, HTML, PDF or CSV."),
+    "resume": ("slackwater.cli.train_commands:resume", "Continue a RUN that was stopped, or show its result."),
+    "rivals": ("slackwater.lab.commands:rivals", "Compare training methods on a SCENARIO at equal budgets."),
+    "run": ("slackwater.cli.run_commands:run", "Run a SCENARIO in real time with a Flower app."),
+    "savings": ("slackwater.cli.plan_commands:savings", "Estimate what slack alone saves, by zone and client count."),
+    "serve": ("slackwater.cli.output_commands:serve", "Open the dashboard: plan with sliders, and watch runs."),
+    "status": ("slackwater.cli.run_commands:status", "Show a live RUN: emissions, next rounds and errors."),
+    "train": ("slackwater.cli.train_commands:train", "Train by a PLAN, and compare with the no-slack baseline."),
+    "zones": ("slackwater.cli.plan_commands:zones", "List the zones that have carbon-intensity data."),
 }  # fmt: skip
 
 
+class _Mistake(click.ClickException):
+    """A usage error of click, in the one form of all our errors."""
+
+    def __init__(self, error: click.ClickException, command: str) -> None:
+        """Take over message and exit code, and add how to see the options of the command."""
+        text = " ".join(error.format_message().split())
+        hint = f"\nFor help: {command} --help" if isinstance(error, click.UsageError) else ""
+        super().__init__(text + hint)
+        self.exit_code = error.exit_code  # type: ignore[misc, unused-ignore]  # typed as a constant in newer click
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the message on stderr."""
+        click.echo(f"error: {self.message}", file=file, err=file is None)
+
+
+def _mistake(error: click.ClickException, command: str) -> click.ClickException:
+    """Return the error in our form; the help that click shows for a bare group stays as it is.
+
+    Args:
+        error: The error that click raised.
+        command: Name of the command, if the error does not know it.
+    """
+    if isinstance(error, _Mistake) or type(error).__name__ == "NoArgsIsHelpError":
+        return error
+    context = getattr(error, "ctx", None)
+    return _Mistake(error, command if context is None else context.command_path)
+
+
+def _set_level(context: click.Context, parameter: click.Parameter, verbose: bool) -> None:
+    """Log every step if --verbose is given, at any place on the line."""
+    if verbose:
+        logging.getLogger("slackwater").setLevel(logging.INFO)
+
+
+_VERBOSE = click.Option(
+    ["--verbose"],
+    is_flag=True,
+    expose_value=False,
+    hidden=True,
+    callback=_set_level,
+    help="Log each step to stderr.",
+)
+
+
+def _with_verbose(command: click.Command) -> click.Command:
+    """Add --verbose to a command and to its own commands."""
+    if _VERBOSE not in command.params:
+        command.params.append(_VERBOSE)
+    if isinstance(command, click.Group):
+        for one in command.commands.values():
+            _with_verbose(one)
+    return command
+
+
 class LazyGroup(click.Group):
-    """Import a command when it is called, and turn each error into a sentence on stderr and an exit code."""
+    """Import a command when it is called, and turn every error into a message on stderr and an exit code."""
 
     def __init__(self, **settings: Any) -> None:
-        """Hold a stand-in for each command: for `--help`, and for what was meant by a name that is mistyped."""
-        super().__init__(commands=[click.Command(name, help=told) for name, (_, told) in COMMANDS.items()], **settings)
+        """Create a placeholder for each command, for `--help` and for suggestions after a typing error."""
+        super().__init__(commands=[click.Command(name, help=text) for name, (_, text) in COMMANDS.items()], **settings)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Return the command of that name, imported now; None if there is none."""
+        """Import and return the command of that name, or None if there is none."""
         if name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[name][0].partition(":")
         command: click.Command = getattr(import_module(module), attribute)
-        return command
+        return _with_verbose(command)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parse the options before the command; a usage error gets our form."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            raise _mistake(error, str(info_name)) from None
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands from the stand-ins."""
+        """Write the list of commands from the placeholders."""
         click.Group(commands=self.commands).format_commands(context, formatter)
 
     def invoke(self, context: click.Context) -> Any:
-        """Run a command; SLACKWATER_DEBUG=1 adds the traceback to an error."""
+        """Run a command; with SLACKWATER_DEBUG=1, print the traceback of an error."""
         try:
             return super().invoke(context)
         except SlackwaterError as error:
             _fail(str(error), error.exit_code)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
+        except click.ClickException as error:
+            raise _mistake(error, f"{context.command_path} {context.invoked_subcommand or ''}".strip()) from None
+        except (click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
             click.echo("stopped.", err=True)
             raise click.exceptions.Exit(_INTERRUPTED) from None
-        except BrokenPipeError:  # the reader of our output went away, as `head` does: nothing is wrong
+        except BrokenPipeError:  # the reader closed the pipe, as `head` does
             _silence_stdout()
             raise click.exceptions.Exit(0) from None
         except OSError as error:
             _silence_stdout()
             where = f" ({error.filename})" if error.filename else ""
-            _fail(f"the system says: {error.strerror or error}{where}.", 1)
+            _fail(f"the operating system reports: {error.strerror or error}{where}.", 1)
         except MemoryError:
-            _fail("there is not enough memory. Ask for fewer slots or clients, or fix the end time (--end).", 1)
+            _fail("not enough memory. Use fewer slots or clients, or fix the end time (--end).", 1)
         except Exception as error:
             _fail(
-                f"something went wrong inside Slackwater ({type(error).__name__}: {error}). This is a defect; "
-                f"please report it with the output of the same command under {_DEBUG}=1.",
+                f"internal error ({type(error).__name__}: {error}). This is a defect in Slackwater. Run the command "
+                f"again with {_DEBUG}=1, and report the output.",
                 1,
             )
 
@@ -100,24 +165,24 @@ def _fail(message: str, exit_code: int) -> NoReturn:
 
 
 def _silence_stdout() -> None:
-    """Send what is still in the buffer nowhere, so that Python does not fail on it again when it ends."""
-    with suppress(OSError, ValueError):  # no file behind it, as in a test
+    """Discard the output buffer, so that Python does not fail on it again at exit."""
+    with suppress(OSError, ValueError):  # stdout has no file descriptor, as in a test
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Stderr(logging.Handler):
-    """Log lines on whatever stderr is at the time, in the form of our errors."""
+    """Write log lines to the current stderr, in the form of our errors."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Not by click, which would write past a progress bar, into its line.
+        # click.echo would write into the line of a progress bar.
         sys.stderr.write(f"{record.levelname.lower()}: {record.getMessage()}\n")
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="slackwater")
-@click.option("--verbose", is_flag=True, help="Say on stderr what is being done.")
+@click.option("--verbose", is_flag=True, help="Log each step to stderr. Works before and after the command.")
 def cli(verbose: bool) -> None:
-    """Federated learning inside a carbon budget: which site trains in which hour."""
+    """Plan and run federated learning inside a carbon budget."""
     logger = logging.getLogger("slackwater")
     logger.setLevel(logging.INFO if verbose else logging.WARNING)
     if not any(isinstance(handler, _Stderr) for handler in logger.handlers):
@@ -127,6 +192,6 @@ def cli(verbose: bool) -> None:
 def main() -> None:
     """Run the command line."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a terminal that knows no "█" shows "?" rather than an error
+        if isinstance(stream, TextIOWrapper):  # a terminal without "█" shows "?"
             stream.reconfigure(errors="replace")
     cli(prog_name="slackwater")

@@ -1,4 +1,4 @@
-"""The one way from the product to `slackwater.lab`: by name, and only when a command needs it."""
+"""Options, parameter types and output that the commands share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from slackwater.charts.style import SUFFIXES, save
-from slackwater.errors import ScenarioError
+from slackwater.errors import ScenarioError, SlackwaterError
 from slackwater.intensity.traces import FACTORS
 from slackwater.lazy import require
 from slackwater.scenario import plausible_time
@@ -24,32 +24,36 @@ if TYPE_CHECKING:
 
 
 def lab_module(module: str) -> Any:
-    """Import and return a module of `slackwater.lab`."""
+    """Import and return a module of `slackwater.lab`, only when a command needs it."""
     return import_module(f"slackwater.lab.{module}")
 
 
 F = TypeVar("F", bound=Callable[..., Any])
 _WIDTH = 100
+_EVALUATIONS = 12
+"""Evaluations in a run by default: enough for a curve, and cheap beside the training."""
 
 
 def filled(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """Refuse an empty value, which is what a shell variable that is not set leaves behind."""
+    """Reject an empty value, which an unset shell variable leaves behind."""
     if value is not None and not str(value).strip():
         raise click.BadParameter("it is empty; give a value or leave the option out.", context, parameter)
     return value
 
 
 def option(*names: str, help: str, **settings: Any) -> Callable[[F], F]:
-    """Return click's option, which shows its default and rejects an empty text or path."""
-    if settings.get("default") not in (None, ()):
-        settings["show_default"] = True
+    """Return click's option, which states its default and rejects an empty text or path."""
+    default = settings.get("default")
+    if default not in (None, ()):
+        shown = f"{default:g}" if isinstance(default, float) else str(default)
+        help = f"{help} Default: {shown}."
     if not settings.get("is_flag") and isinstance(settings.get("type"), click.Path | None):
         settings.setdefault("callback", filled)
     return click.option(*names, help=help, **settings)
 
 
 def with_options(options: Iterable[Callable[[F], F]]) -> Callable[[F], F]:
-    """Return a decorator that adds options in their order."""
+    """Return a decorator that adds options in this order."""
 
     def decorate(command: F) -> F:
         for add in reversed(list(options)):
@@ -60,26 +64,25 @@ def with_options(options: Iterable[Callable[[F], F]]) -> Callable[[F], F]:
 
 
 def draw(path: Path | None, figure: Callable[[], Figure]) -> None:
-    """Draw a chart if a file is named for it."""
+    """Draw a chart into a file, if one is named."""
     if path is not None:
         save(figure(), path)
         say(f"drew {path}")
 
 
 def data_option(command: F) -> F:
-    """Add --data, where the intensity comes from."""
+    """Add --data, the source of the carbon intensity."""
     return option(
         "--data",
         metavar="FOLDER",
-        help="A CSV file or a folder of them (tidy, or from the Electricity Maps portal) instead of the embedded synthetic year.",
+        help="CSV file, or folder of CSV files, with carbon intensity (tidy, or from the Electricity Maps portal), instead of "
+        "the scenario's source or the embedded synthetic year.",
     )(command)
 
 
 def factor_option(command: F) -> F:
     """Add --factor, direct or life-cycle."""
-    return option("--factor", type=click.Choice(FACTORS), default="lifecycle", help="Which emission factor to use.")(
-        command
-    )
+    return option("--factor", type=click.Choice(FACTORS), default="lifecycle", help="Emission factor to use.")(command)
 
 
 def fill_option(command: F) -> F:
@@ -89,18 +92,88 @@ def fill_option(command: F) -> F:
         "fill_hours",
         type=click.IntRange(0),
         metavar="HOURS",
-        help="Fill gaps of up to so many hours by interpolation.",
+        help="Interpolate gaps in the carbon intensity of up to this many hours.",
     )(command)
 
 
 def json_option(command: F) -> F:
     """Add --json, data instead of text."""
-    return option("--json", "as_json", is_flag=True, help="Print JSON on stdout instead of text.")(command)
+    return option("--json", "as_json", is_flag=True, help="Print JSON to stdout instead of text.")(command)
 
 
 def chart_option(what: str, name: str = "--chart") -> Callable[[F], F]:
-    """Add --chart, the file of a picture."""
-    return option(name, type=ChartFile(), metavar="FILE", help=f"Draw {what} ({_suffixes()}).")
+    """Return --chart, the file to draw a picture into."""
+    return option(name, type=ChartFile(), metavar="FILE", help=f"Draw {what} into a file ({_suffixes()}).")
+
+
+def out_option(help: str, default: str | None = None) -> Callable[[F], F]:
+    """Return --out, the folder to write to, as a path."""
+
+    def as_path(context: click.Context, parameter: click.Parameter, value: str | None) -> Path | None:
+        return None if filled(context, parameter, value) is None else Path(str(value))
+
+    return option(
+        "--out", type=click.Path(file_okay=False), metavar="DIR", default=default, callback=as_path, help=help
+    )
+
+
+def eval_every_option(run: str = "run") -> Callable[[F], F]:
+    """Return --eval-every; without it, `evaluation_interval` chooses the interval."""
+    return option(
+        "--eval-every",
+        type=click.IntRange(0),
+        metavar="ROUNDS",
+        help=f"Rounds between evaluations; 0 evaluates only at the end. Default: about {_EVALUATIONS} evaluations in a {run}.",
+    )
+
+
+def evaluation_interval(rounds: int, asked: int | None) -> int:
+    """Return the rounds between evaluations: those asked for, else about 12 evaluations in a run of `rounds` rounds."""
+    return max(1, round(rounds / _EVALUATIONS)) if asked is None else asked
+
+
+def task_option(command: F) -> F:
+    """Add --task, what to train."""
+    return option(
+        "--task",
+        metavar="NAME",
+        default="digits",
+        help="Task to train: digits, mnist, fashion_mnist, cifar10 or a registered one.",
+    )(command)
+
+
+def task_data_option(command: F) -> F:
+    """Add --task-data, the folder of the data set."""
+    return option(
+        "--task-data",
+        metavar="FOLDER",
+        help="Folder with the files of the data set. Default: the cache, which downloads them if needed.",
+    )(command)
+
+
+def seeds_option(command: F) -> F:
+    """Add --seeds, the number of random seeds."""
+    return option(
+        "--seeds",
+        type=Seeds(),
+        default=3,
+        metavar="N",
+        help="Number of random seeds, counted from 0. A list with commas, such as 0,4, names the seeds.",
+    )(command)
+
+
+def no_run_in(folder: Path | None) -> None:
+    """Raise SlackwaterError if the folder holds a run: its ledger is evidence, so no command writes over it."""
+    if folder is None or not folder.is_dir():
+        return
+    from slackwater.ledger.run import Run
+    from slackwater.live.folder import is_live
+
+    if is_live(folder) or Run.begun(folder):
+        raise SlackwaterError(
+            f"{folder} already holds a run, which is not overwritten. Name another folder with --out, or continue the "
+            f"run: slackwater resume {folder}"
+        )
 
 
 def _suffixes() -> str:
@@ -108,7 +181,7 @@ def _suffixes() -> str:
 
 
 class ChartFile(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic only in newer versions of click
-    """Where a chart goes; what cannot become one is refused before the work, not after it."""
+    """The file of a chart; a wrong name or missing matplotlib is an error before the work starts."""
 
     name = "file"
 
@@ -141,18 +214,40 @@ class ListOf(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # gener
                 self.fail(f"{part!r} in {value!r} is not a {self.name}.", param, ctx)
         if not items:
             self.fail(
-                f"{value!r} names no {self.name}. Separate several by commas, or leave the option out.", param, ctx
+                f"{value!r} names no {self.name}. Separate entries with commas, or leave the option out.", param, ctx
             )
         return items
 
 
+class Seeds(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic only in newer versions of click
+    """A number of random seeds, or a comma-separated list of them."""
+
+    name = "seeds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Return the seeds: 3 is 0, 1, 2; the list 0,4 is itself."""
+        if isinstance(value, tuple):
+            return value
+        text = str(value)
+        try:
+            numbers = [int(part) for part in text.split(",") if part.strip()]
+        except ValueError:
+            numbers = []
+        listed = "," in text
+        if not numbers or min(numbers) < (0 if listed else 1):
+            self.fail(
+                f"{text!r} is not a number of seeds of at least 1, nor a list of whole numbers such as 0,4.", param, ctx
+            )
+        return tuple(dict.fromkeys(numbers)) if listed else tuple(range(numbers[0]))
+
+
 class Time(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic only in newer versions of click
-    """A time with a zone."""
+    """A time with a time zone."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return aware UTC, or raise a usage error that says how to write it."""
+        """Return the time in UTC, or raise a usage error that says how to write it."""
         try:
             return plausible_time(value, "the time")
         except ScenarioError as error:
@@ -160,14 +255,14 @@ class Time(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic
 
 
 def seconds(context: click.Context, parameter: click.Parameter, value: float) -> float:
-    """Check a time limit."""
+    """Check a duration in seconds."""
     if not (value > 0 and math.isfinite(value)):
         raise click.BadParameter(f"{value:g} is not a number of seconds above 0.", context, parameter)
     return value
 
 
 def number_or_word(text: str) -> float | str:
-    """Return an alpha as a number if it is one, else the word."""
+    """Return a text as a number if it is one, else unchanged."""
     try:
         return float(text)
     except ValueError:
@@ -175,7 +270,7 @@ def number_or_word(text: str) -> float | str:
 
 
 def print_json(data: Any) -> None:
-    """Print JSON on stdout; infinity, which JSON lacks, is the text "inf"."""
+    """Print JSON to stdout; infinity, which JSON lacks, becomes the text "inf"."""
     click.echo(json.dumps(_plain(data), allow_nan=False))
 
 
@@ -190,18 +285,18 @@ def _plain(data: Any) -> Any:
 
 
 class _Console(Console):
-    """Rich would exit with 1 when the reader of its output goes away, as `head` does."""
+    """A console that reports a closed pipe, as of `head`, instead of exiting with code 1."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 def console() -> Console:
-    """Return rich output on stdout, as wide as the terminal or COLUMNS says, else 100 characters."""
+    """Return a console on stdout, as wide as the terminal or COLUMNS, else 100 characters."""
     narrow = Console().is_terminal or os.environ.get("COLUMNS", "").isdigit()
     return _Console(soft_wrap=False, width=None if narrow else _WIDTH)
 
 
 def say(text: str) -> None:
-    """Print a line of progress on stderr."""
+    """Print a line of progress to stderr."""
     click.echo(text, err=True)

@@ -1,4 +1,4 @@
-"""Commands that show: the emissions report, the dashboard, and what a term means."""
+"""Commands that show results: report, serve and explain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from slackwater.cli.options import console, data_option, fill_option, json_option, option, print_json, say
-from slackwater.dashboard.catalogue import PLAN_FILE, Library, Opened
+from slackwater.dashboard.catalogue import PLAN_FILE, Catalogue, Opened
 from slackwater.dashboard.server import Dashboard, is_bare_name, is_loopback
 from slackwater.errors import DataError, ScenarioError, SlackwaterError
 from slackwater.glossary import GLOSSARY, Entry
@@ -36,30 +36,46 @@ def _file_option(name: str, what: str) -> Callable[[F], F]:
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@_file_option("--html", "Write the report as one HTML file that needs nothing else.")
+@_file_option("--html", "Write the report as one self-contained HTML file.")
 @_file_option("--pdf", "Write the report as a PDF.")
 @_file_option("--csv", "Write every line of the ledger as CSV.")
-@_file_option("--codecarbon", "Write an emissions.csv in CodeCarbon's columns, a row for each client.")
+@_file_option("--codecarbon", "Write an emissions.csv with CodeCarbon's columns, one row per client.")
 @_file_option("--model-card", "Write co2_eq_emissions for a Hugging Face model card.")
 @option(
     "--functional-unit",
     default="training run",
     metavar="TEXT",
-    help="What SCI is per: training run, round, client-round, accuracy point, token, FLOP, or your own with --units.",
+    help="Functional unit of the SCI score: training run, round, client-round, accuracy point, token, FLOP, or your own with "
+    "--units.",
 )
-@option("--units", type=float, metavar="R", help="How many functional units the run made.")
-@option("--embodied-kg", type=float, metavar="KG", help="Embodied emissions of one client's device, for SCI.")
-@option("--embodied-total-kg", type=float, metavar="KG", help="Embodied emissions in all (M), instead.")
-@option("--lifetime", type=float, default=4.0, metavar="YEARS", help="Of a client's device.")
-@option("--pue", type=float, metavar="X", help="For SCI: PUE of the sites for which the scenario gives none.")
 @option(
-    "--intensity-uncertainty", type=float, metavar="PERCENT", help="Range of the intensity, 10 for plus or minus 10 %."
+    "--units",
+    type=float,
+    metavar="R",
+    help="Number of functional units in the run. Default: counted from the run, where it records them.",
 )
-@option("--energy-uncertainty", type=float, metavar="PERCENT", help="Range of the energy.")
-@option("--tokens", type=float, metavar="N", help="Tokens the run was trained on; adds SCI per training token.")
-@option("--flops", type=float, metavar="N", help="Floating-point operations of the run; adds SCI per FLOP.")
-@option("--organisation", metavar="TEXT", help="Whose report it is. Default: [report] in the scenario.")
-@option("--preparer", metavar="TEXT", help="Who prepared it. Default: [report] in the scenario.")
+@option(
+    "--embodied-kg", type=float, metavar="KG", help="Embodied emissions of one client's device, in kg CO2e, for SCI."
+)
+@option(
+    "--embodied-total-kg",
+    type=float,
+    metavar="KG",
+    help="Total embodied emissions (M of SCI), in kg CO2e, instead of --embodied-kg.",
+)
+@option("--lifetime", type=float, default=4.0, metavar="YEARS", help="Lifetime of a client's device, in years.")
+@option("--pue", type=float, metavar="X", help="PUE, for SCI, of sites for which the scenario gives none.")
+@option(
+    "--intensity-uncertainty",
+    type=float,
+    metavar="PERCENT",
+    help="Uncertainty of the intensity in percent of it; 10 means ±10 %.",
+)
+@option("--energy-uncertainty", type=float, metavar="PERCENT", help="Uncertainty of the energy in percent of it.")
+@option("--tokens", type=float, metavar="N", help="Number of training tokens; adds SCI per token.")
+@option("--flops", type=float, metavar="N", help="Number of floating-point operations in the run; adds SCI per FLOP.")
+@option("--organisation", metavar="TEXT", help="Organisation that reports. Default: [report] in the scenario.")
+@option("--preparer", metavar="TEXT", help="Person who prepared the report. Default: [report] in the scenario.")
 @option(
     "--date",
     "prepared_on",
@@ -78,11 +94,11 @@ def report(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Report what a RUN emitted, or would have emitted, to hand in: every figure is the ledger's.
+    """Report the emissions of a RUN as text, HTML, PDF or CSV.
 
-    The first line says whether the run was simulated, rehearsed or live. Without options the report is shown and nothing
-    is written. --data gives a year of intensity for annual averages and direct factors; a run on typical intensity takes
-    them from the embedded year.
+    RUN is the run folder. All figures come from its ledger. The first line says whether the run was simulated, rehearsed
+    or live. Without a file option, the command prints the report. --data adds a year of intensity for annual averages
+    and direct factors; a run on typical intensity uses the embedded year.
     """
     statement = write_report(
         run,
@@ -104,14 +120,14 @@ def report(
 _SCENARIO = "scenario.toml"
 _PORT = 8765
 _ROOM_HOURS = 7 * 24
-"""How much further than its own slack a scenario's slider goes, where the data reach; or twice as far, if that is more."""
+"""Hours by which the slack slider exceeds the scenario's own slack, if the data reach that far. At least its slack."""
 
 
 def _bare(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Check the names: one with a scheme or a port would never match."""
+    """Check host names: a name with a scheme or a port would never match."""
     for name in names:
         if not is_bare_name(name):
-            raise click.BadParameter(f"{name!r} is not the bare name of a host, like dash.example.", context, parameter)
+            raise click.BadParameter(f"{name!r} is not a bare host name, such as dash.example.", context, parameter)
     return names
 
 
@@ -120,18 +136,18 @@ def _bare(context: click.Context, parameter: click.Parameter, names: tuple[str, 
 @option(
     "--host",
     default="127.0.0.1",
-    help="Address to listen on; one that others can reach needs the token that is then printed.",
+    help="Address to listen on. An address that other machines can reach needs the token that the command prints.",
 )
-@option("--port", type=click.IntRange(0, 65535), default=_PORT, help="Port; 0 takes a free one.")
+@option("--port", type=click.IntRange(0, 65535), default=_PORT, help="Port to listen on; 0 chooses a free one.")
 @option(
     "--allow-host",
     "names",
     multiple=True,
     metavar="NAME",
     callback=_bare,
-    help="A further name by which the page is called, as behind a proxy; with any port.",
+    help="Another host name of the page, as behind a proxy, with any port. Can be repeated.",
 )
-@option("--require-token", is_flag=True, help="Ask for a token on this machine too, where other people use it.")
+@option("--require-token", is_flag=True, help="Require the token on this machine too, if other people use it.")
 @option("--no-open", is_flag=True, help="Do not open a browser.")
 @data_option
 @fill_option
@@ -145,44 +161,48 @@ def serve(
     data: str | None,
     fill_hours: int | None,
 ) -> None:
-    """Plan with sliders and watch runs in a browser: WHAT is a scenario, a plan, a run or a folder of them."""
+    """Open the dashboard: plan with sliders, and watch runs.
+
+    WHAT is a scenario, a plan, a run or a folder of them. Default: the current folder.
+    """
     library = open_library(what or Path("."), data=data, fill_hours=fill_hours)
     token = secrets.token_urlsafe(24) if require_token or not is_loopback(host) else None
     try:
         server = Dashboard(library, host=host, port=port, token=token, names=names)
     except OSError as error:
         raise SlackwaterError(
-            f"Port {port} of {host} cannot be used: {error.strerror or error}. Give another with --port, or 0 for a free one."
+            f"Cannot listen on port {port} of {host}: {error.strerror or error}. Choose another port, or 0 for a free one, with "
+            "--port."
         ) from None
     shown = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{server.port}/" + (f"?token={token}" if token else "")
     click.echo(address)
-    say("Ctrl-C ends it." + (" The token is shown only here." if token else ""))
+    say("Press Ctrl-C to stop." + (" The token is shown only here." if token else ""))
     if not no_open:
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
     try:
         server.serve_forever(poll_interval=0.2)
     except KeyboardInterrupt:
-        say("ended.")
+        say("stopped.")
     finally:
         server.close()
 
 
-def open_library(what: Path, *, data: str | None = None, fill_hours: int | None = None) -> Library:
-    """Find what to serve: a scenario, a plan, a run, or a folder with some of them."""
+def open_library(what: Path, *, data: str | None = None, fill_hours: int | None = None) -> Catalogue:
+    """Return what to serve: a scenario, a plan, a run, or a folder with some of them."""
 
     def read(path: Path) -> Opened:
         return _with_room(path, data, fill_hours)
 
     if what.is_file() and what.suffix == ".toml":
-        read(what)  # a mistake in it is said now, in the terminal
-        return Library(what.parent, scenario=what, read_scenario=read)
+        read(what)  # an error in it appears now, in the terminal
+        return Catalogue(what.parent, scenario=what, read_scenario=read)
     folder = what.parent if what.name in (RUN_FILE, PLAN_FILE) and what.is_file() else what
     if not folder.is_dir():
-        kind = "is not a scenario (.toml), a plan (plan.json) or a run folder" if what.exists() else "is not there"
+        kind = "is not a scenario (.toml), a plan (plan.json) or a run folder" if what.exists() else "does not exist"
         raise ScenarioError(f"{what} {kind}. Write a scenario with: slackwater init")
     scenario = folder / _SCENARIO
-    library = Library(folder, scenario=scenario if scenario.is_file() else None, read_scenario=read)
+    library = Catalogue(folder, scenario=scenario if scenario.is_file() else None, read_scenario=read)
     if not library.entries():
         raise ScenarioError(
             f"There is no scenario.toml, plan or run in {folder}. Write a scenario with: slackwater init {scenario}"
@@ -191,13 +211,13 @@ def open_library(what: Path, *, data: str | None = None, fill_hours: int | None 
 
 
 def _with_room(path: Path, data: str | None, fill_hours: int | None) -> Opened:
-    """Load intensity beyond the scenario's own slack, so that the slider can go further, if there is any."""
+    """Load intensity beyond the scenario's own slack, if there is any, so that the slider can exceed it."""
     scenario = load_scenario(path, data=data, fill_hours=fill_hours)
     own = scenario.problem()
     source = scenario.source if data is None else str(Path(data).absolute())
     section = DataText(source=source, factor=scenario.data.factor, fill_hours=scenario.data.fill_hours)
     slack = own.horizon - own.rounds
-    # Providers would be asked for more, over the network.
+    # With providers, more data would need more requests.
     for further in () if scenario.has_providers else _further(scenario, slack):
         try:
             wide = scenario.changed(slack=slack + further).problem()
@@ -219,7 +239,10 @@ _MOST_WIDTH = 100
 @click.argument("term", nargs=-1, metavar="TERM")
 @json_option
 def explain(term: tuple[str, ...], as_json: bool) -> None:
-    """Explain a TERM, like slack or fine-tuning window. Without TERM, list all terms."""
+    """Explain a TERM, such as slack or fine-tuning window.
+
+    Without TERM, list all terms.
+    """
     if not term:
         _list_terms(as_json)
         return

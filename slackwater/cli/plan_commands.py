@@ -1,4 +1,4 @@
-"""Commands that look ahead: plan, compare, savings, zones, init."""
+"""Commands that plan: plan, compare, savings, zones, init."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from slackwater.cli.options import (
     factor_option,
     fill_option,
     json_option,
+    no_run_in,
     number_or_word,
     option,
+    out_option,
     print_json,
     say,
     seconds,
@@ -44,22 +46,22 @@ scenario_argument = click.argument("scenario", type=click.Path(path_type=Path))
 
 @click.command()
 @scenario_argument
-@option("--end", type=int, metavar="S", help="Fix the end time s instead of optimising it.")
+@option("--end", type=int, metavar="S", help="End time s, in slots. Default: the best one.")
 @option(
     "--auto",
     is_flag=True,
-    help="Choose s, the window, alpha and the aggregator by how well the schedule would train; no training run.",
+    help="Choose the end time, window, alpha and aggregator that should train best; this trains nothing.",
 )
-@option("--solver", type=click.Choice(get_args(Solver)), default="exact", help="How to solve.")
+@option("--solver", type=click.Choice(get_args(Solver)), default="exact", help="Solver to use.")
 @option(
     "--time-limit",
     type=float,
     default=60.0,
     metavar="SECONDS",
     callback=seconds,
-    help="For problems that go to the MILP.",
+    help="Time limit of the MILP solver, in seconds.",
 )
-@option("--out", type=click.Path(file_okay=False), metavar="DIR", help="Save the plan as DIR/plan.json.")
+@out_option("Save the plan as DIR/plan.json. It replaces an older plan; a folder that holds a run is an error.")
 @chart_option("the schedule")
 @data_option
 @fill_option
@@ -70,18 +72,22 @@ def plan(
     auto: bool,
     solver: Solver,
     time_limit: float,
-    out: str | None,
+    out: Path | None,
     chart: Path | None,
     data: str | None,
     fill_hours: int | None,
     as_json: bool,
 ) -> None:
-    """Find the best schedule of a SCENARIO, with a proof of how good it is."""
+    """Find the best schedule for a SCENARIO, with a proof.
+
+    The proof is an upper bound: it says how far the schedule can be from the best one.
+    """
+    no_run_in(out)
     problem = read_problem(scenario, data, fill_hours)
     found = make_plan(problem, end=end, solver=solver, time_limit_s=time_limit, auto=auto)
     if out is not None:
-        found.save(Path(out) / "plan.json")
-        say(f"saved {Path(out) / 'plan.json'}")
+        found.save(out / "plan.json")
+        say(f"saved {out / 'plan.json'}")
     draw(chart, lambda: charts.schedule_chart(found))
     if as_json:
         print_json(found.to_dict())
@@ -101,12 +107,24 @@ def plan(
     type=ListOf(number_or_word, "value"),
     default=(),
     metavar="A,..",
-    help="Fairness values to try.",
+    help="Values of alpha (fairness) to try. Default: the scenario's.",
 )
 @option(
-    "--slack", "slacks", type=ListOf(int, "whole number"), default=(), metavar="N,..", help="Slacks to try, in slots."
+    "--slack",
+    "slacks",
+    type=ListOf(int, "whole number"),
+    default=(),
+    metavar="N,..",
+    help="Slacks to try, in slots. Default: the scenario's.",
 )
-@option("--budget", "budgets", type=ListOf(float, "number"), default=(), metavar="KG,..", help="Budgets to try, in kg.")
+@option(
+    "--budget",
+    "budgets",
+    type=ListOf(float, "number"),
+    default=(),
+    metavar="KG,..",
+    help="Budgets to try, in kg CO2e. Default: the scenario's.",
+)
 @chart_option("the Pareto picture of budget against objective")
 @data_option
 @fill_option
@@ -121,7 +139,10 @@ def compare(
     fill_hours: int | None,
     as_json: bool,
 ) -> None:
-    """What if: plan a SCENARIO for every combination of fairness, slack and budget."""
+    """Plan a SCENARIO for several alphas, slacks and budgets.
+
+    The table has one line for every combination.
+    """
     problem = read_problem(scenario, data, fill_hours, slack=max(slacks, default=None))
     points = compare_plans(problem, alphas=alphas, slacks=slacks, budgets=budgets)
     draw(chart, lambda: charts.pareto_chart(points))
@@ -133,13 +154,23 @@ def compare(
 
 @click.command()
 @option(
-    "--zones", "names", type=ListOf(str, "zone"), default=(), metavar="Z,..", help="Zones; all there are by default."
+    "--zones",
+    "names",
+    type=ListOf(str, "zone"),
+    default=(),
+    metavar="Z,..",
+    help="Zones. Default: all zones of the data.",
 )
 @option("--hours", type=int, default=100, help="Hours of training.")
-@option("--slack", type=int, default=236, help="Extra hours allowed.")
-@option("--start", type=Time(), metavar="TIME", help="First hour the data is used from, like 2022-01-01T00:00Z.")
-@option("--starts", type=int, default=100, help="Random starts to average over.")
-@option("--seed", type=click.IntRange(0), default=0, help="Seed of the random starts.")
+@option("--slack", type=int, default=236, help="Slack, in hours.")
+@option(
+    "--start",
+    type=Time(),
+    metavar="TIME",
+    help="First hour of the data to use, such as 2022-01-01T00:00Z. Default: the first.",
+)
+@option("--starts", type=int, default=100, help="Number of random starts to average over.")
+@option("--seed", type=click.IntRange(0), default=0, help="Random seed of the starts.")
 @chart_option("savings by zone and slack")
 @chart_option("savings against the number of clients", "--chart-clients")
 @data_option
@@ -160,7 +191,10 @@ def savings(
     fill_hours: int | None,
     as_json: bool,
 ) -> None:
-    """What slack time alone would save, by zone and by number of clients."""
+    """Estimate what slack alone saves, by zone and client count.
+
+    Savings are a share of the emissions without slack, for the same hours of training.
+    """
     traces = load_traces(data or "typical", zones=names or None, start=start, factor=factor, fill_hours=fill_hours or 0)
     result = study(traces, hours=hours, slack=slack, starts=starts, seed=seed)
     draw(chart, lambda: charts.savings_heatmap(result))
@@ -175,7 +209,7 @@ def savings(
 @data_option
 @json_option
 def zones(data: str | None, as_json: bool) -> None:
-    """What intensity data there is."""
+    """List the zones that have carbon-intensity data."""
     found = available_zones(data or "typical")
     if as_json:
         print_json([{**asdict(zone), "first": iso(zone.first), "last": iso(zone.last)} for zone in found])
@@ -185,19 +219,22 @@ def zones(data: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path), default="scenario.toml")
-@option("--force", is_flag=True, help="Overwrite a file that is there.")
+@option("--force", is_flag=True, help="Overwrite an existing file.")
 def init(path: Path, force: bool) -> None:
-    """Write a commented scenario to start from (PATH, default scenario.toml)."""
+    """Write a commented scenario to PATH, to start from.
+
+    Default of PATH: scenario.toml.
+    """
     if path.is_dir():
-        raise ScenarioError(f"{path} is a folder. Name the file to write, like {path / 'scenario.toml'}.")
+        raise ScenarioError(f"{path} is a folder. Name a file, such as {path / 'scenario.toml'}.")
     if path.exists() and not force:
-        raise ScenarioError(f"{path} is there already. Give another name, or --force to overwrite it.")
+        raise ScenarioError(f"{path} already exists. Choose another name, or overwrite it with --force.")
     write_whole(path, SCENARIO)
-    say(f"wrote {path}; edit it, then run: slackwater plan {path}")
+    say(f"wrote {path}. Edit it, then run: slackwater plan {path}")
 
 
 def read_problem(path: Path, data: str | None, fill_hours: int | None, slack: int | None = None) -> Problem:
-    """Return the problem of a scenario file, with the changes of the command line."""
+    """Return the planning problem of a scenario file, changed by the options of the command line."""
     scenario = load_scenario(path, data=data, fill_hours=fill_hours)
     return (scenario if slack is None else scenario.changed(slack=slack)).problem()
 

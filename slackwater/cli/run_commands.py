@@ -1,4 +1,4 @@
-"""Commands of live runs: run, rehearse, status, Flower apps, and the watts of a client."""
+"""Commands of live runs: run, rehearse, status, flower and calibrate."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ from slackwater.cli.options import (
     filled,
     json_option,
     option,
+    out_option,
     print_json,
     say,
     seconds,
+    task_data_option,
     with_options,
 )
 from slackwater.cli.plan_commands import scenario_argument
 from slackwater.engines import start as api
 from slackwater.errors import ScenarioError, SlackwaterError
+from slackwater.lazy import require
 from slackwater.ledger.queries import Figures
 from slackwater.ledger.run import Run
 from slackwater.ledger.schema import KINDS
@@ -47,23 +50,23 @@ if TYPE_CHECKING:
 
 _BAR = 40
 _NAMED = 6
-_STANDS = {
-    "prepared": ("prepared, not begun", "dim"),
+_STATES = {
+    "prepared": ("prepared, not started", "dim"),
     "running": ("running", "green"),
-    "interrupted": ("interrupted: no process runs it; go on with `slackwater resume`", "yellow"),
-    "stopped": ("stopped; go on with `slackwater resume`", "yellow"),
-    "diverged": ("diverged; the events say when", "red"),
-    "failed": ("failed; see below, then go on with `slackwater resume`", "red"),
+    "interrupted": ("interrupted, no process runs it; continue with `slackwater resume`", "yellow"),
+    "stopped": ("stopped; continue with `slackwater resume`", "yellow"),
+    "diverged": ("diverged; see the events below", "red"),
+    "failed": ("failed; see the events below, then continue with `slackwater resume`", "red"),
     "done": ("done", "green"),
 }
 
 
 def status_view(status: LiveStatus) -> RenderableType:
-    """Show everything on one screen: the budget, the next rounds, the clients, the last errors."""
-    words, style = _STANDS[status.stands]
+    """Return one screen with the budget, the next rounds, the clients and the last errors."""
+    words, style = _STATES[status.stands]
     head = Text.assemble((status.folder, "bold"), "  ", (words, style), f"  ({KINDS[status.kind].label} run)")
     accuracy = "" if status.accuracy is None else f", accuracy {status.accuracy:.2%}"
-    plans = f", planned anew {status.replans} times" if status.replans else ""
+    plans = f", re-planned {status.replans} times" if status.replans else ""
     parts: list[RenderableType] = [head, _budget(status), Text(f"{status.rounds} rounds done{accuracy}{plans}")]
     if status.figures is not None and status.stands != "done":
         parts.append(Text(_expected(status.figures)))
@@ -97,7 +100,7 @@ def _budget(status: LiveStatus) -> Text:
 
 
 def _expected(figures: Figures) -> str:
-    """Show what the run is expected to emit, and what the first plan expected if it was re-planned."""
+    """Return the expected emissions in kg CO2e, and those of the first plan if the run was re-planned."""
     first = f"; the first plan expected {kilograms(figures.first_plan_kg)} kg" if figures.replans else ""
     rest = f"{kilograms(figures.to_come_kg)} kg of it still to come"
     return f"expected at the end: {kilograms(figures.expected_kg)} kg, {rest}{first}"
@@ -124,7 +127,7 @@ def _names(names: tuple[str, ...]) -> str:
 
 
 def rehearsal_view(found: Rehearsal) -> RenderableType:
-    """Return what would have happened, beside perfect foresight."""
+    """Return the result of a rehearsal beside that of perfect foresight."""
     rows = table("|>rehearsed|>perfect foresight")
     best = found.foresight
 
@@ -156,27 +159,30 @@ _SHARED = (
     option(
         "--superlink",
         metavar="NAME",
-        help="Connection of Flower's config.toml to run on. Default: everything runs in this process.",
+        help="Connection of Flower's config.toml to run on. Default: all clients train in this process.",
     ),
-    option("--allow-insecure", is_flag=True, help="Let a SuperLink elsewhere be used without TLS."),
+    option("--allow-insecure", is_flag=True, help="Allow a SuperLink on another machine without TLS."),
     option(
         "--auto",
         is_flag=True,
-        help="Choose the window, alpha and the aggregator from the carbon data, as `plan --auto` does.",
+        help="Choose the window, alpha and aggregator from the carbon data, as `plan --auto` does.",
     ),
-    option("--aggregator", help="How updates are combined before the window, like ufedavg. Default: as the plan says."),
+    option(
+        "--aggregator",
+        help="How to combine updates before the window, such as ufedavg. Default: as the plan recommends, else echo.",
+    ),
     option(
         "--memory-dtype",
         type=click.Choice(MEMORY_DTYPES),
         default=MEMORY_DTYPES[0],
-        help="Type of the updates that the aggregator stores: float16 or bfloat16 halves memory and disk space.",
+        help="Number type of the updates that the aggregator stores. float16 and bfloat16 need half the memory and disk.",
     ),
-    option("--seed", type=int, default=0, help="Random seed of the clients' batches."),
+    option("--seed", type=int, default=0, help="Random seed for the clients' batches."),
     option(
         "--margin-seconds",
         type=click.FloatRange(0),
         metavar="S",
-        help="How long before the end of a slot answers must be there. Default: a twentieth of it, at most a minute.",
+        help="Seconds before the end of a slot by which updates must arrive. Default: 5 % of the slot, at most 60.",
     ),
 )
 _OPTIONS = (
@@ -185,7 +191,7 @@ _OPTIONS = (
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         required=True,
         metavar="DIR",
-        help="The Flower app that trains (slackwater flower new writes one).",
+        help="Folder of the Flower app that trains; `slackwater flower new` writes one.",
     ),
     *_SHARED,
     option(
@@ -194,34 +200,28 @@ _OPTIONS = (
     option(
         "--forecast",
         metavar="NAME",
-        help="Forecaster, like ridge. Default: the providers' forecast, corrected and continued by ours (blend).",
+        help="Forecaster, such as ridge. Default: blend, the providers' forecast corrected and extended by ours.",
     ),
-    option(
-        "--out",
-        type=click.Path(file_okay=False, path_type=Path),
-        default="run",
-        metavar="DIR",
-        help="Run folder; status and resume take it.",
-    ),
+    out_option("Run folder, for `slackwater status` and `resume`. A folder that holds a run is an error.", "run"),
 )
 _REHEARSAL_OPTIONS = (
     option(
         "--app",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         metavar="DIR",
-        help="The Flower app that trains. Default: the task.",
+        help="Folder of the Flower app that trains. Default: the task.",
     ),
     option(
         "--task",
         metavar="NAME",
-        help="Built-in task to train instead of an app, like digits (the default without --app) or mnist.",
+        help="Built-in task to train instead of an app, such as mnist. Default without --app: digits.",
     ),
-    option("--task-data", metavar="FOLDER", help="Where the files of the task's data set are."),
+    task_data_option,
     option(
         "--start",
         type=Time(),
         metavar="TIME",
-        help="Start of the rehearsed run, like 2026-10-01T00:00Z. Default: the scenario's, or the last period that is over.",
+        help="Start of the rehearsed run, such as 2026-10-01T00:00Z. Default: the scenario's, or the last period that is over.",
     ),
     *_SHARED,
     option("--replan", metavar="1h|6h|never", default="1h", help="How often to re-plan."),
@@ -229,34 +229,31 @@ _REHEARSAL_OPTIONS = (
         "--forecast",
         metavar="NAME",
         default="blend",
-        help="Forecasts of the time: blend, ridge, persistence, same-hour-mean, file, error-model or oracle.",
+        help="Forecaster: blend, ridge, persistence, same-hour-mean, file, error-model or oracle.",
     ),
     option(
         "--forecasts",
         metavar="FOLDER",
         type=click.Path(exists=True, path_type=Path),
-        help="Forecasts that a provider issued, as CSV. Default: those in the cache, where there are any.",
+        help="CSV files of forecasts that a provider issued. Default: those in the cache, if any.",
     ),
     option(
         "--lag",
         type=click.IntRange(0),
         default=1,
         metavar="SLOTS",
-        help="Slots after its end until a slot's actual is known.",
+        help="Delay after the end of a slot until its actual intensity is known, in slots.",
     ),
     option(
         "--slot-seconds",
         type=click.FloatRange(0),
         default=0.0,
         metavar="S",
-        help="Wall time of a slot; 0 does not wait. On a SuperLink a slot must be as long as a round.",
+        help="Wall time of a slot, in seconds; 0 does not wait. On a SuperLink, a slot must be as long as a round.",
     ),
-    option(
-        "--out",
-        type=click.Path(file_okay=False, path_type=Path),
-        default="rehearsal",
-        metavar="DIR",
-        help="Run folder; status, report, serve and resume take it.",
+    out_option(
+        "Run folder, for `slackwater status`, `report`, `serve` and `resume`. A folder that holds a run is an error.",
+        "rehearsal",
     ),
 )
 
@@ -267,9 +264,10 @@ _REHEARSAL_OPTIONS = (
 @data_option
 @fill_option
 def run(scenario: Path, data: str | None, fill_hours: int | None, out: Path, **options: Any) -> None:
-    """Carry out a SCENARIO in real time with a Flower app: wait for each slot, re-plan, charge, checkpoint.
+    """Run a SCENARIO in real time with a Flower app.
 
-    A scenario that is over cannot be run: see `slackwater rehearse`.
+    The command waits for each slot, re-plans, charges every client and writes checkpoints. A scenario of the past
+    cannot run; use `slackwater rehearse`.
     """
     asked = load_scenario(scenario, data=data, fill_hours=fill_hours)
     api.run(asked, out=out, tell=say, watch=_screen, **options)
@@ -285,9 +283,10 @@ def run(scenario: Path, data: str | None, fill_hours: int | None, out: Path, **o
 def rehearse(
     scenario: Path, data: str | None, fill_hours: int | None, out: Path, as_json: bool, **options: Any
 ) -> None:
-    """Rehearse a SCENARIO on a past period: the whole live path in minutes, on the forecasts of that time.
+    """Rehearse a live run of a SCENARIO on a past period.
 
-    Says what would have happened (kg, rounds, accuracy, re-plans, reserve) beside a plan with perfect foresight.
+    The rehearsal takes minutes, and uses the forecasts of that time. The result compares emissions, rounds and accuracy
+    with a plan that has perfect foresight.
     """
     asked = load_scenario(scenario, data=data, fill_hours=fill_hours)
     api.rehearse(asked, out=out, tell=say, watch=_screen, **options)
@@ -298,14 +297,21 @@ def rehearse(
 @click.argument("run", type=click.Path(path_type=Path))
 @json_option
 def status(run: Path, as_json: bool) -> None:
-    """Where a live RUN stands: spent, left, who trains next and when, last errors. Read-only."""
+    """Show a live RUN: emissions, next rounds and errors.
+
+    RUN is the run folder. The command changes nothing in it.
+    """
     _show(run, as_json)
 
 
 def resume_live(folder: Path, as_json: bool, *, from_last_good: bool = False, trust: bool = False) -> None:
-    """Continue a live run; one that is done is settled as far as actuals are known.
+    """Continue a live run, or settle a finished one as far as actual intensities are known.
 
-    `trust` resumes also a run that was not begun here, or whose app has changed; else the user is asked.
+    Args:
+        folder: The run folder.
+        as_json: Print the status as JSON.
+        from_last_good: Continue from the checkpoint before the last one.
+        trust: Do not ask before the code of an app runs that is unknown here or has changed.
     """
     from slackwater.live.folder import load_settings
     from slackwater.live.status import read_status
@@ -318,27 +324,30 @@ def resume_live(folder: Path, as_json: bool, *, from_last_good: bool = False, tr
 
         left_kg = settle(folder)
         later = (
-            f"; {left_kg:.4g} kg are still at an upper bound, since their actuals are not known yet" if left_kg else ""
+            f"; {left_kg:.4g} kg stay charged at an upper bound, because actual intensities are missing"
+            if left_kg
+            else ""
         )
         say(f"the run in {folder} is done{later}")
         _show(folder, as_json)
         return
-    if Run.begun(folder):  # told here, since an engine elsewhere would only start again and again
+    if Run.begun(folder):  # checked here: a remote engine would start again and again
         with Run.open(folder) as begun:
             begun.check_state()
     engine = dict(load_settings(folder).engine)
     if not engine.get("task") and not (isinstance(engine.get("app"), str) and engine["app"]):
         raise ScenarioError(
-            f"The run in {folder} was not begun by `slackwater run`: start the app again that began it, and it goes on."
+            f"The run in {folder} was not started by `slackwater run`. To continue it, start its own app again."
         )
-    # A task is one of ours, or of an installed package; an app is any folder of code.
+    # A task comes from an installed package; an app is any folder of code.
+    require("torch" if engine.get("task") else "flwr")
     known = None if engine.get("task") else _trusted(examine(folder, engine), accepted=trust)
     api.execute(folder, engine, begun=known, watch=_screen)
     _show(folder, as_json)
 
 
 def _trusted(begun: Begun, *, accepted: bool) -> Begun:
-    """Ask before anything of an app is imported that may be somebody else's; raise an error where nobody can be asked."""
+    """Ask the user before an unknown app is imported; raise SlackwaterError if there is no terminal to ask on."""
     folder = begun.folder
     if not begun.doubt:
         return begun
@@ -350,11 +359,11 @@ def _trusted(begun: Begun, *, accepted: bool) -> Begun:
         return begun
     if not sys.stdin.isatty():
         raise SlackwaterError(
-            f"{begun.doubt} Resuming it would run the code in {begun.app}. Look at that folder, and if you trust it: "
+            f"{begun.doubt} Resuming it runs the code in {begun.app}. If you trust that code, run: "
             f"slackwater resume {folder} --trust"
         )
     if not click.confirm("Resuming the run executes the code of this app. Do you trust it?", err=True):
-        raise SlackwaterError("The run was not resumed. Nothing of its app was imported.")
+        raise SlackwaterError("The run was not resumed, and no code of its app was imported.")
     return begun
 
 
@@ -372,7 +381,7 @@ def _show(folder: Path, as_json: bool) -> None:
 
 
 def _outcome(folder: Path) -> Rehearsal | None:
-    """Return what a rehearsal came to; None for any other run."""
+    """Return the result of a rehearsal, or None for any other run."""
     from slackwater.live.folder import ACTUALS
     from slackwater.live.rehearsal import outcome
 
@@ -383,7 +392,7 @@ def _outcome(folder: Path) -> Rehearsal | None:
 
 @contextmanager
 def _screen(folder: Path) -> Iterator[None]:
-    """Show the status on a terminal, kept up to date; elsewhere the log is enough."""
+    """Show the current status on a terminal; elsewhere, show nothing but the log."""
     if not sys.stderr.isatty():
         yield
         return
@@ -392,7 +401,7 @@ def _screen(folder: Path) -> Iterator[None]:
     def look() -> Any:
         try:
             return status_view(read_status(folder))
-        except (SlackwaterError, sqlite3.Error):  # it is being made, or written just now
+        except (SlackwaterError, sqlite3.Error):  # the run is being created or written
             return ""
 
     with Live(get_renderable=look, console=Console(stderr=True), refresh_per_second=_LOOKS_PER_S, transient=True):
@@ -401,13 +410,16 @@ def _screen(folder: Path) -> Iterator[None]:
 
 @click.group()
 def flower() -> None:
-    """Flower apps that train by a schedule."""
+    """Create Flower apps that train by a schedule."""
 
 
 @flower.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), callback=filled)
 def new(folder: Path) -> None:
-    """Write a complete small Flower app into a new FOLDER, with a README that says how to run it."""
+    """Write a small, complete Flower app into a new FOLDER.
+
+    Its README explains how to run it.
+    """
     from slackwater.engines.flower.app import new_app
 
     for path in new_app(folder):
@@ -425,26 +437,27 @@ def new(folder: Path) -> None:
     type=float,
     default=30.0,
     callback=seconds,
-    help="How long to measure at rest, and under load.",
+    help="Seconds to measure, first idle and then under load.",
 )
-@option("--active-w", type=float, metavar="W", help="Watts while training, where they are known.")
-@option("--idle-w", type=float, metavar="W", help="Watts while waiting, where they are known.")
+@option("--active-w", type=float, metavar="W", help="Power while training, in watts, if it is known.")
+@option("--idle-w", type=float, metavar="W", help="Power while waiting, in watts, if it is known.")
 def calibrate(
     scenario: Path, client: str, command: tuple[str, ...], duration: float, active_w: float | None, idle_w: float | None
 ) -> None:
-    """Measure what this machine draws, and write it into a SCENARIO as the watts of a CLIENT.
+    """Measure the power of this machine for a CLIENT of a SCENARIO.
 
-    Run it where the client trains, with nothing else running. The load is that of COMMAND (after --), best one round of
-    training; without it all cores multiply matrices. Comments in the scenario stay.
+    Run it on the client's machine while nothing else runs. It writes the watts into the scenario, and keeps the
+    comments. COMMAND, after --, is the load, best one round of training. Default: all cores multiply matrices.
     """
     from slackwater.engines.flower.calibrate import Watts, measure, write_watts
 
     if (active_w is None) != (idle_w is None):
-        raise ScenarioError("Give both --active-w and --idle-w, or neither to have them measured.")
+        raise ScenarioError("Give both --active-w and --idle-w, or neither to measure them.")
     if active_w is not None and idle_w is not None:
         if not 0 <= idle_w <= active_w or active_w == 0:
             raise ScenarioError(
-                f"--idle-w {idle_w:g} and --active-w {active_w:g}: the active draw includes the idle one."
+                f"--active-w is {active_w:g} W and --idle-w is {idle_w:g} W. The active power includes the idle power: "
+                "give --active-w above 0 W, and --idle-w from 0 W to --active-w."
             )
         found = Watts(active_w=active_w, idle_w=idle_w, how="as given")
     else:

@@ -1,4 +1,4 @@
-"""Commands that train: train by a plan, resume, the baseline without slack, and how data is split."""
+"""Commands that train: train, resume, baseline and partition."""
 
 from __future__ import annotations
 
@@ -26,18 +26,24 @@ from slackwater.cli.options import (
     console,
     data_option,
     draw,
+    eval_every_option,
+    evaluation_interval,
     fill_option,
-    filled,
     json_option,
     lab_module,
+    no_run_in,
     option,
+    out_option,
     print_json,
     say,
+    task_data_option,
+    task_option,
     with_options,
 )
 from slackwater.cli.plan_commands import read_problem, scenario_argument
 from slackwater.cli.run_commands import resume_live
 from slackwater.errors import InfeasibleError, ScenarioError
+from slackwater.lazy import require
 from slackwater.ledger.run import FILE, Run
 from slackwater.live.folder import is_live
 from slackwater.planning.plan import MEMORY_DTYPES, Plan
@@ -56,18 +62,18 @@ _NAMED = 4
 
 
 class _Lines(Progress):
-    """The bar, and below it what would not fit beside it."""
+    """A progress bar with a line of text below it."""
 
     below = ""
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Return what is drawn."""
+        """Yield the bar and the line below it."""
         yield from super().get_renderables()
         yield Text(self.below, no_wrap=True, overflow="ellipsis")
 
 
 class Bar:
-    """Slot and its time, who trains, kg spent, loss, accuracy: live on a terminal, a line at each evaluation elsewhere."""
+    """Show slot, clients, kg CO2e, loss and accuracy: as a bar on a terminal, else as a line at each evaluation."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -94,7 +100,7 @@ class Bar:
             self.lines.stop()
 
     def __call__(self, step: Step) -> None:
-        """Show a round that is done."""
+        """Show a finished round."""
         done = step.done
         if done.accuracy is not None:
             self.accuracy = done.accuracy
@@ -118,69 +124,72 @@ def _who(names: tuple[str, ...]) -> str:
 
 
 BASELINE = "baseline"
-"""Folder in a run's folder, there from the beginning if a baseline is to be trained: resume knows by it."""
+"""Folder inside a run folder. It exists from the start if a baseline is to be trained, so that resume knows."""
 _TITLE = "no slack"
-_EVALUATIONS = 12
-"""In a run, unless told: enough for a curve, and little beside the training."""
 
 _OF_DATA = (
+    task_data_option,
     option(
-        "--task-data", metavar="FOLDER", help="Where the data set's files are; else the cache, else they are fetched."
+        "--partition",
+        metavar="NAME",
+        help="How the data is split over clients: dirichlet, iid, shards or quantity. Default: dirichlet.",
     ),
-    option("--partition", help="dirichlet (unless told), iid, shards or quantity."),
-    option("--beta", type=float, help="Of the partition: smaller is more uneven; 0.5 unless told."),
-    option("--seed", type=int, default=0, help="Of partition, model and batches."),
+    option("--beta", type=float, help="Evenness of the partition; smaller is more uneven. Default: 0.5."),
+    option("--seed", type=int, default=0, help="Random seed for partition, model and batches."),
 )
 _OF_TRAINING = (
-    option("--task", default="digits", help="digits, mnist, fashion_mnist, cifar10, or a registered one."),
+    task_option,
     *_OF_DATA,
-    option("--model", metavar="NAME", help="Model variant of the task, like paper, paper-large or mlp."),
-    option("--devices", type=int, metavar="N", help="Cross-device: devices in the region of each client."),
-    option("--devices-per-slot", type=int, metavar="N", help="Cross-device: devices that train in a scheduled slot."),
+    option(
+        "--model", metavar="NAME", help="Model of the task, such as paper, paper-large or mlp. Default: the task's."
+    ),
+    option("--devices", type=int, metavar="N", help="Cross-device: number of devices in the region of each client."),
+    option(
+        "--devices-per-slot",
+        type=int,
+        metavar="N",
+        help="Cross-device: number of devices that train in a scheduled slot.",
+    ),
     option(
         "--device-kwh",
         type=float,
         metavar="KWH",
-        help="Cross-device: energy of one device in a slot; then it is checked that the plan pays for all that train.",
+        help="Cross-device: energy of one device in a slot, in kWh. Checks that the plan pays for all devices that train.",
     ),
-    option("--local-steps", type=int, default=30, help="Local SGD steps a round (the paper's tau)."),
-    option("--local-epochs", type=int, metavar="N", help="Local epochs a round, instead of steps."),
-    option("--batch-size", type=int, default=128, help="Samples a step."),
+    option("--local-steps", type=int, default=30, help="Local SGD steps in a round (the paper's tau)."),
+    option("--local-epochs", type=int, metavar="N", help="Local epochs in a round, instead of steps."),
+    option("--batch-size", type=int, default=128, help="Samples in a local step."),
     option("--lr", type=float, default=0.1, help="Local learning rate."),
-    option("--weight-decay", type=float, default=5e-4, help="Of the local SGD."),
-    option(
-        "--eval-every",
-        type=int,
-        metavar="ROUNDS",
-        help=f"Rounds between evaluations, 0: only at the end; without it about {_EVALUATIONS} are made in a run.",
-    ),
+    option("--weight-decay", type=float, default=5e-4, help="Weight decay of the local SGD."),
+    eval_every_option(),
     option("--server", default="plain", help="Server optimiser: plain, momentum or adam."),
-    option("--server-lr", type=float, metavar="RATE", help="Of the server optimiser."),
+    option(
+        "--server-lr",
+        type=float,
+        metavar="RATE",
+        help="Learning rate of the server optimiser. Default: the optimiser's.",
+    ),
     option(
         "--memory-dtype",
         type=click.Choice(MEMORY_DTYPES),
         default=MEMORY_DTYPES[0],
-        help="Type of the updates that the aggregator stores: float16 or bfloat16 halves memory and disk space.",
+        help="Number type of the updates that the aggregator stores. float16 and bfloat16 need half the memory and disk.",
     ),
     option(
         "--averaging",
         type=float,
         metavar="N",
-        help="Average the models of the last N rounds (below 1: that share of them).",
+        help="Average the models of the last N rounds; below 1, of that share of all rounds. Default: no averaging.",
     ),
-    option("--device", default="cpu", help="Where to train, like cpu or cuda."),
-    option("--threads", type=int, metavar="N", help="Processor threads in all."),
-    option("--tensorboard", is_flag=True, help="Write TensorBoard event files into the run folder too."),
-    option(
-        "--out",
-        type=click.Path(file_okay=False),
-        metavar="DIR",
-        callback=lambda *given: filled(*given) and Path(given[-1]),
-        help="Run folder; it can be resumed.",
+    option("--device", default="cpu", help="Device to train on, such as cpu or cuda."),
+    option("--threads", type=int, metavar="N", help="Total number of processor threads. Default: PyTorch's."),
+    option("--tensorboard", is_flag=True, help="Also write TensorBoard event files into the run folder."),
+    out_option(
+        "Run folder, for `slackwater resume` and `report`. A folder that holds a run is an error. Default: none."
     ),
 )
 _OF_POLICY = ("policy", "probes", "probe_samples", "speeds")
-"""What the settings of a run by a policy hold beside those of training."""
+"""Settings of a run by a policy that are not settings of training."""
 _TASK_CALLS = {
     "task_data": "data",
     "model": "model",
@@ -188,7 +197,7 @@ _TASK_CALLS = {
     "beta": "beta",
     "devices": "devices_per_client",
 }
-"""What a task calls options of the command line."""
+"""Option of the command line -> option of the task."""
 
 
 data_options, training_options = with_options(_OF_DATA), with_options(_OF_TRAINING)
@@ -198,17 +207,17 @@ data_options, training_options = with_options(_OF_DATA), with_options(_OF_TRAINI
 @click.argument("plan", type=click.Path(path_type=Path))
 @option(
     "--aggregator",
-    help="How updates are combined before the window, like ufedavg; by default as the plan recommends, else echo.",
+    help="How to combine updates before the window, such as ufedavg. Default: as the plan recommends, else echo.",
 )
 @option(
     "--policy",
     metavar="NAME",
-    help="Choose online who trains, like fedzero, on the plan's problem instead of by its schedule; see docs/research/rivals.md.",
+    help="Let an online policy such as fedzero choose the clients, instead of the plan's schedule. See docs/research/rivals.md.",
 )
-@option("--free-probes", is_flag=True, help="Of a policy: do not charge what clients compute that do not train.")
-@option("--no-baseline", is_flag=True, help="Do not train the no-slack baseline at the same budget beside it.")
+@option("--free-probes", is_flag=True, help="With --policy: do not charge the probes of clients that do not train.")
+@option("--no-baseline", is_flag=True, help="Do not train the no-slack baseline at the same budget.")
 @training_options
-@chart_option("accuracy against kg")
+@chart_option("accuracy against kg CO2e")
 @json_option
 def train(
     plan: Path,
@@ -221,7 +230,12 @@ def train(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Train by a PLAN (plan.json), every gram charged, and compare with training without slack."""
+    """Train by a PLAN, and compare with the no-slack baseline.
+
+    PLAN is a plan.json, or its folder. The ledger charges the emissions of every client against the budget.
+    """
+    require("torch")
+    no_run_in(out)
     schedule = Plan.load(plan)
     task = make_task(options.pop("task"), len(schedule.problem.fleet), options)
     settings = {key: value for key, value in options.items() if key not in _TASK_CALLS}
@@ -243,7 +257,7 @@ def train(
 @click.command()
 @scenario_argument
 @training_options
-@chart_option("accuracy against kg")
+@chart_option("accuracy against kg CO2e")
 @data_option
 @fill_option
 @json_option
@@ -256,7 +270,12 @@ def baseline(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Train a SCENARIO without slack: everyone, every round, until the budget is spent (FedAvg)."""
+    """Train a SCENARIO without slack until its budget is spent.
+
+    All clients train in every slot from the start, with FedAvg.
+    """
+    require("torch")
+    no_run_in(out)
     problem = read_problem(scenario, data, fill_hours)
     task = make_task(options.pop("task"), len(problem.fleet), options)
     settings = {key: value for key, value in options.items() if key not in _TASK_CALLS}
@@ -267,22 +286,33 @@ def baseline(
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@option("--task-data", metavar="FOLDER", help="Where the data set's files are now, if they have moved.")
-@option("--from-last-good", is_flag=True, help="If the last checkpoint is damaged, continue from the one before it.")
+@option(
+    "--task-data",
+    metavar="FOLDER",
+    help="Folder of the data set, if it has moved. Default: as at the start of the run.",
+)
+@option(
+    "--from-last-good",
+    is_flag=True,
+    help="Continue from the checkpoint before the last one, if the last one is damaged.",
+)
 @option(
     "--trust",
     is_flag=True,
-    help="Resume a live run that was not begun by you on this machine, or whose app has changed; runs the app's code.",
+    help="Resume a live run that somebody else or another machine began, or whose app has changed. This runs the app's code.",
 )
-@chart_option("accuracy against kg")
+@chart_option("accuracy against kg CO2e")
 @json_option
 def resume(
     run: Path, task_data: str | None, from_last_good: bool, trust: bool, chart: Path | None, as_json: bool
 ) -> None:
-    """Go on with a RUN that was stopped or killed; one that is done shows its result again."""
+    """Continue a RUN that was stopped, or show its result.
+
+    RUN is the run folder. No slot is trained or charged twice.
+    """
     run = run.parent if run.name == FILE else run
     if run.name == BASELINE and (run.parent / FILE).is_file():
-        run = run.parent  # what train began together is shown together
+        run = run.parent  # a run and its baseline are shown together
     if is_live(run):
         resume_live(run, as_json, from_last_good=from_last_good, trust=trust)
         return
@@ -290,11 +320,11 @@ def resume(
         plan = plan_from_dict(begun.plan, f"The plan of the run in {run}")
         settings, status = begun.settings, begun.status
     if status == "done":
-        say(f"the run in {run} is done; its result:")
+        say(f"the run in {run} is done. Its result:")
     title = _TITLE if plan.solver == NO_SLACK else str(settings.get("policy", settings["aggregator"]))
     with Bar(title if title == _TITLE else "train") as bar:
-        go_on = lab_module("policies").resume if "policy" in settings else training.resume
-        results = {title: go_on(run, task=_moved(run, task_data), progress=bar, from_last_good=from_last_good)}
+        resumed = lab_module("policies").resume if "policy" in settings else training.resume
+        results = {title: resumed(run, task=_moved(run, task_data), progress=bar, from_last_good=from_last_good)}
     with _shown(results, plan.problem, chart, as_json):
         if (run / BASELINE / FILE).is_file():
             beside = run / BASELINE
@@ -313,7 +343,7 @@ def resume(
 
 
 def _moved(run: Path, task_data: str | None) -> Task | None:
-    """Return the run's task with its files from another folder; None to take it as it was."""
+    """Return the run's task with its data from another folder, or None to use the original folder."""
     if task_data is None:
         return None
     from slackwater.training.settings import rebuilt
@@ -323,7 +353,7 @@ def _moved(run: Path, task_data: str | None) -> Task | None:
 
 
 def make_task(name: str, clients: int, options: Mapping[str, Any]) -> Task:
-    """Return the task that the command line asks for, with the task's own defaults."""
+    """Return the task that the options ask for, with the task's own defaults."""
     takes = training.tasks.option_names(name)
     offered = {"seed": options["seed"], "progress": progress_on_stderr}
     asked = {call: options[key] for key, call in _TASK_CALLS.items() if options.get(key) is not None}
@@ -333,9 +363,8 @@ def make_task(name: str, clients: int, options: Mapping[str, Any]) -> Task:
 
 
 def _every(plan: Plan, asked: int | None) -> int:
-    """Return the rounds between evaluations."""
-    rounds = int(np.count_nonzero(plan.matrix.any(axis=0)))
-    return max(1, round(rounds / _EVALUATIONS)) if asked is None else asked
+    """Return the rounds between evaluations of a plan."""
+    return evaluation_interval(int(np.count_nonzero(plan.matrix.any(axis=0))), asked)
 
 
 def _without_slack(problem: Problem, task: Task, settings: dict[str, Any], out: Path | None) -> Result:
@@ -345,22 +374,22 @@ def _without_slack(problem: Problem, task: Task, settings: dict[str, Any], out: 
 
 
 def _beside(problem: Problem, task: Task, settings: dict[str, Any], out: Path | None) -> dict[str, Result]:
-    """Train the no-slack run in a run's folder; if there cannot be one, say why."""
+    """Train the no-slack baseline inside a run folder; if that is impossible, print why."""
     try:
         return {_TITLE: _without_slack(problem, task, settings, out and out / BASELINE)}
     except (InfeasibleError, training.TrainingDiverged) as error:
-        say(f"no baseline to compare with: {error}")
+        say(f"There is no baseline to compare with: {error}")
         return {}
 
 
 @contextmanager
 def _place_for_baseline(out: Path | None) -> Iterator[None]:
-    """Make the baseline's empty folder, and remove it if the run is refused."""
+    """Create the empty folder of the baseline, and remove it if the run does not start."""
     if out is None or (out / FILE).exists():
         yield
         return
     place = out / BASELINE
-    with suppress(OSError):  # what is wrong with the folder is said when the run is made in it
+    with suppress(OSError):  # creating the run reports what is wrong with the folder
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         yield
@@ -373,7 +402,7 @@ def _place_for_baseline(out: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _shown(results: dict[str, Result], problem: Problem, chart: Path | None, as_json: bool) -> Iterator[None]:
-    """Show the results when the rest is done; if that is stopped, what there is."""
+    """Show the results at the end, or those that exist if the rest is stopped."""
     try:
         yield
     finally:
@@ -390,12 +419,16 @@ _MOST_ROWS = 30
 
 @click.command()
 @click.argument("task")
-@option("--clients", type=int, default=7, help="Clients that share the training data.")
+@option("--clients", type=int, default=7, help="Number of clients that share the training data.")
 @data_options
-@chart_option("who holds what")
+@chart_option("the number of samples by client and class")
 @json_option
 def partition(task: str, clients: int, chart: Path | None, as_json: bool, **options: Any) -> None:
-    """Show who holds what when the data of a TASK (like digits or mnist) is split over clients."""
+    """Show how the data of a TASK is split over clients.
+
+    TASK is a data set such as digits or mnist.
+    """
+    require("torch")
     made = make_task(task, clients, options)
     counts = _counts(made)
     draw(chart, lambda: counts_chart(counts, title=f"{made.name}: {_how(made)}"))
@@ -406,23 +439,21 @@ def partition(task: str, clients: int, chart: Path | None, as_json: bool, **opti
     screen = console()
     screen.print(_table(counts))
     if len(counts) > _MOST_ROWS:
-        screen.print(Text(f"... and {len(counts) - _MOST_ROWS:,} more clients; --json has all."))
+        screen.print(Text(f"... and {len(counts) - _MOST_ROWS:,} more clients. See all with --json."))
     screen.print(Text(f"{made.name}: {counts.sum():,} samples, {_how(made)}; columns are classes.", style="dim"))
 
 
 def _counts(task: Task) -> NDArray[np.int64]:
-    """Return [client, class], counted from the data, so that it holds for tasks of other packages too."""
+    """Return the number of samples by [client, class], counted from the data, for any task."""
     labels = [samples.y.detach().cpu().numpy() for samples in task.clients]
     if any(y.ndim != 1 or y.dtype.kind not in "iu" or y.min(initial=0) < 0 for y in labels):
-        raise ScenarioError(
-            f"The targets of task {task.name!r} are not classes, so there is nothing to count by class."
-        )
+        raise ScenarioError(f"The targets of task {task.name!r} are not classes, so they cannot be counted by class.")
     classes = 1 + max(int(y.max(initial=0)) for y in labels)
     return np.array([np.bincount(y, minlength=classes) for y in labels], dtype=np.int64)
 
 
 def _how(task: Task) -> str:
-    """Return what is known of how the data was split."""
+    """Return how the data was split, as text."""
     record = task.record
     parts = [str(record["partition"])] if record.get("partition") else []
     parts += [f"{key} {record[key]}" for key in ("beta", "seed") if record.get(key) is not None]

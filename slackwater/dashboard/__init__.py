@@ -1,1 +1,1 @@
-"""The dashboard: a local page to plan with and to watch runs. It only reads; every view is also JSON."""
+"""The dashboard: a local page to plan and to follow runs. It only reads; every view is also available as JSON."""

@@ -1,4 +1,4 @@
-"""What there is to show: the scenario, plans and runs of one folder, each by a short id, and some of them side by side."""
+"""Catalogue of one folder's scenario, plans and runs by short id, and their comparison."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ _MOST_ENTRIES = 300
 
 
 class NotFound(SlackwaterError):
-    """An id that names nothing here."""
+    """The id is not in the catalogue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Something to show."""
+    """A scenario, plan or run."""
 
     id: str
     kind: Literal["scenario", "plan", "run"]
     label: str
-    """Where it is, relative to the folder; text to show, never a path to open."""
+    """Path relative to the folder: text to show, never a path to open."""
     path: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A scenario with room around it: traces that reach further than its own slack, so that the slider can."""
+    """A problem whose traces extend beyond its own slack, so that the slider can increase it."""
 
     problem: Problem
     data: DataText
 
 
-class Library:
-    """The folder that is served, and the scenario if there is one."""
+class Catalogue:
+    """The served folder, and its scenario if there is one."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Library:
         self._lock = threading.Lock()
 
     def entries(self) -> list[Entry]:
-        """Return all that is there now, the scenario first; new runs appear as they are made."""
+        """Return all entries, the scenario first; new runs appear as they are written."""
         found = []
         if self._scenario is not None:
             found.append(self._entry("scenario", self._scenario))
@@ -82,15 +82,15 @@ class Library:
         return list(self._found.values())
 
     def entry(self, entry_id: str) -> Entry:
-        """Return what an id names; the folder is searched again only for an unknown id."""
+        """Return the entry of an id; only an unknown id starts a new search of the folder."""
         if entry_id not in self._found:
             self.entries()
         if entry_id in self._found:
             return self._found[entry_id]
-        raise NotFound("There is no such scenario, plan or run here; it may have been moved. Load the page again.")
+        raise NotFound("There is no such scenario, plan or run; it may have been moved. Reload the page.")
 
     def problem(self, entry_id: str) -> Opened:
-        """Return the problem of a scenario, a plan or a run; it is read again when the file has changed."""
+        """Return the problem of a scenario, plan or run; a changed file is read again."""
         one = self.entry(entry_id)
         key = (one.id, 0 if one.kind == "run" else _stamp(one.path))  # the plan of a run never changes
         with self._lock:
@@ -101,7 +101,7 @@ class Library:
                 else:
                     plan = plan_of_run(one.path) if one.kind == "run" else read_plan(one.path)
                     opened = Opened(problem=plan.problem, data=_data_of(plan))
-                while len(self._opened) >= 8:  # problems of many clients are large
+                while len(self._opened) >= 8:  # problems with many clients are large
                     self._opened.pop(next(iter(self._opened)))
                 self._opened[key] = opened
             return self._opened[key]
@@ -115,16 +115,16 @@ class Library:
             label = shown.name
         if label == ".":
             label = base.resolve().name
-        label = label.encode("utf-8", "replace").decode()  # a file name may hold bytes that are no text
+        label = label.encode("utf-8", "replace").decode()  # a file name may contain bytes that are not text
         return Entry(id=_id(kind, str(path)), kind=kind, label=label, path=path)
 
 
 def read_plan(path: Path) -> Plan:
-    """Read a plan file, unless it is too large to show."""
+    """Read a plan file; raise SlackwaterError if it is too large to show."""
     if path.stat().st_size > MOST_PLAN_BYTES:
         raise SlackwaterError(
-            f"{path.name} has {path.stat().st_size / 2**20:,.0f} MiB, more than the {MOST_PLAN_BYTES // 2**20} that can be shown "
-            "in a browser. Look at it with: slackwater plan .. --chart"
+            f"{path.name} has {path.stat().st_size / 2**20:,.0f} MiB; a browser can show at most {MOST_PLAN_BYTES // 2**20} MiB. "
+            "Use: slackwater plan SCENARIO --chart FILE"
         )
     return load_plan(path)
 
@@ -137,11 +137,11 @@ def _stamp(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
     except OSError:
-        return -1  # the reader says what is wrong
+        return -1  # the reader reports the error
 
 
 def _data_of(plan: Plan) -> DataText:
-    """Return where the intensity of a stored plan came from, as far as a scenario can name it."""
+    """Return the intensity source of a stored plan, as far as a scenario can name it."""
     traces = plan.problem.traces
     if traces.provenance and all(known.synthetic for known in traces.provenance):
         return DataText(source="typical", factor=traces.factor)
@@ -154,9 +154,9 @@ MOST = 8
 
 
 def compare_answer(chosen: Sequence[tuple[Entry, RunReader | None]]) -> dict[str, Any]:
-    """Return a column for each; one that cannot be read says why and does not hide the others."""
+    """Return a column for each entry; an unreadable one holds its error."""
     if len(chosen) > MOST:
-        raise ScenarioError(f"{len(chosen)} are too many to compare; choose up to {MOST}.")
+        raise ScenarioError(f"{len(chosen)} entries are too many to compare. Choose at most {MOST}.")
     return {"columns": [_column(entry, reader) for entry, reader in chosen]}
 
 
@@ -171,7 +171,7 @@ def _column(entry: Entry, reader: RunReader | None) -> dict[str, Any]:
 def _of_plan(entry: Entry) -> dict[str, Any]:
     if entry.kind == "scenario":
         raise ScenarioError(
-            "A scenario has no plan yet. Pin one from the Plan view, or save it with: slackwater plan --out DIR"
+            "A scenario has no plan yet. Pin one in the Plan view, or save one with: slackwater plan SCENARIO --out DIR"
         )
     plan = read_plan(entry.path)
     return {"plan": answers.plan_answer(plan, all_ends=False), "metrics": answers.metrics_answer(plan), "run": None}

@@ -1,4 +1,4 @@
-"""Plans as the page needs them: plain types, a schedule in few bytes, and what it saves against no slack."""
+"""Plans as JSON for the page: plain types, a compact schedule, and savings against no slack."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from slackwater.units import iso
 
 FRONT_POINTS, FRONT_POINTS_OF_MANY = 15, 8
 _MANY = 300
-"""With more clients than this a point takes a second and more."""
+"""With more clients than this, a point takes over a second."""
 _FRONT_REACH = 6.0
-"""The front spans budgets from a sixth to six times the current one, as far as they make sense."""
+"""The front spans a sixth to six times the current budget, within the feasible range."""
 _NEXT_TO_NOTHING = 1e-9
 _MILP_S = 20.0
-"""What a problem that ties clients together may take; its gap is shown."""
+"""Time limit for problems with coupled clients; the gap is shown."""
 
 
 def quick_answer(problem: Problem, end: int) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def best_answer(problem: Problem, end: int | None) -> dict[str, Any]:
 
 
 def front_answer(problem: Problem, end: int | None) -> dict[str, Any]:
-    """Return budget against objective at one end time, proved point by point, from the least feasible budget."""
+    """Return objective by budget at one end time, from the smallest feasible budget."""
     assert end is not None
     solver = "greedy" if problem.coupled else "exact"
     everything = np.packbits(problem.costs.can_train(), axis=1)
@@ -94,7 +94,7 @@ def plan_answer(found: Plan, *, all_ends: bool) -> dict[str, Any]:
 
 
 def settings_answer(problem: Problem) -> dict[str, Any]:
-    """Return what the sliders set."""
+    """Return the settings of the sliders."""
     return {
         "budget_kg": problem.budget_kg,
         "slack": problem.horizon - problem.rounds,
@@ -106,7 +106,7 @@ def settings_answer(problem: Problem) -> dict[str, Any]:
 
 
 def savings_answer(found: Plan) -> dict[str, Any]:
-    """Compare with the same training without waiting: each client's slots moved to the first in which it can train."""
+    """Return the savings against no waiting: each client's slots moved to the first in which it can train."""
     problem = found.problem
     can = problem.costs.can_train()
     first = can & (np.cumsum(can, axis=1) <= found.slots_per_client[:, None])
@@ -118,7 +118,7 @@ def savings_answer(found: Plan) -> dict[str, Any]:
 
 
 def no_slack_answer(problem: Problem) -> dict[str, Any]:
-    """Return how far the budget reaches if everyone trains from the first slot on."""
+    """Return the rounds that the budget pays if all clients train from the first slot on."""
     within = replace(problem, traces=problem.traces.window(problem.first_slot, problem.horizon), deadline=None)
     try:
         made = no_slack_plan(within)
@@ -128,12 +128,12 @@ def no_slack_answer(problem: Problem) -> dict[str, Any]:
         "rounds": made.problem.rounds,
         "emissions_kg": made.emissions_kg,
         "slots": int(made.slots_per_client.sum()),
-        "message": f"Without slack the budget pays {made.problem.rounds} rounds of everyone, from the first slot on.",
+        "message": f"Without slack the budget pays {made.problem.rounds} rounds of all clients, from the first slot on.",
     }
 
 
 def metrics_answer(found: Plan) -> dict[str, Any]:
-    """Return figures of the schedule; infinity, which JSON lacks, is the text "inf"."""
+    """Return the metrics of the schedule; infinity is the text "inf", because JSON lacks it."""
     figures, names = found.metrics, found.problem.fleet.names
     return {
         "rho_h": "inf" if math.isinf(figures.rho_h) else figures.rho_h,
@@ -149,7 +149,7 @@ def metrics_answer(found: Plan) -> dict[str, Any]:
 
 
 def bits(packed: NDArray[np.uint8]) -> dict[str, Any]:
-    """Return a matrix of bits in a twentieth of its size as JSON lists."""
+    """Return a bit matrix in 1/20 of its size as JSON lists."""
     return {
         "rows": len(packed),
         "row_bytes": int(packed.shape[1]),
@@ -159,6 +159,6 @@ def bits(packed: NDArray[np.uint8]) -> dict[str, Any]:
 
 
 def rounded(values: NDArray[np.float64], digits: int = 6) -> list[float]:
-    """Return JSON numbers without digits that nobody reads."""
+    """Return rounded numbers for JSON."""
     listed: list[float] = np.round(values, digits).tolist()
     return listed

@@ -1,7 +1,7 @@
-"""A second process for what takes longer than a slider may: all end times, metrics, the front.
+"""A second process for slow answers: all end times, metrics, the front.
 
-A process, because one that is no longer wanted can be ended at once, whatever the solver is doing; and because it leaves this one free
-to answer. It is fed through its pipes and ends when they close, so it never outlives the dashboard.
+A process can be killed at once when its answer is no longer wanted, and it leaves the server free to answer. It reads jobs
+from a pipe and ends when the pipe closes, so it never outlives the dashboard.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 JOBS: dict[str, Callable[..., dict[str, Any]]] = {"best": answers.best_answer, "front": answers.front_answer}
 _LOOK_EVERY_S = 0.01
 _NICE = 5
-"""Runs on the same machine, and the sliders, come first."""
+"""Runs on the same machine, and the sliders, have priority."""
 
 
-class Worker:
-    """One job at a time, given up as soon as nobody wants it."""
+class PlannerProcess:
+    """Run one job at a time; kill it when its answer is no longer wanted."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -37,7 +37,7 @@ class Worker:
         self._closed = False
 
     def ask(self, job: str, problem: Problem, end: int | None, wanted: Callable[[], bool]) -> dict[str, Any] | None:
-        """Return the answer, or None if it was no longer wanted before it was there."""
+        """Return the answer, or None if it is no longer wanted."""
         while not self._turn.acquire(timeout=_LOOK_EVERY_S):
             if not wanted():
                 return None
@@ -63,13 +63,13 @@ class Worker:
         def read() -> None:
             try:
                 answer.append(pickle.load(stdout))
-            except (EOFError, OSError, ValueError, pickle.UnpicklingError):  # ended while it worked
+            except (EOFError, OSError, ValueError, pickle.UnpicklingError):  # killed during the job
                 answer.append(None)
 
         try:
             pickle.dump((job, problem, end), process.stdin)
             process.stdin.flush()
-        except OSError:  # it had died since the last job
+        except OSError:  # it died after the last job
             self._end()
             raise SlackwaterError("The planning process ended unexpectedly. Move a slider to try again.") from None
         reader = threading.Thread(target=read, daemon=True)
@@ -83,7 +83,7 @@ class Worker:
             self._end()
             if self._closed:
                 return None
-            raise SlackwaterError("The planning process ended unexpectedly, perhaps for want of memory.")
+            raise SlackwaterError("The planning process ended unexpectedly, perhaps out of memory.")
         return _unwrapped(answer[0])
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -104,7 +104,7 @@ class Worker:
                 if pipe is not None:
                     try:
                         pipe.close()
-                    except OSError:  # what was still in the buffer has nowhere to go
+                    except OSError:  # buffered data has no reader any more
                         log.debug("a pipe of the planning process was broken")
 
 
@@ -121,13 +121,11 @@ def _unwrapped(answer: tuple[str, Any]) -> dict[str, Any]:
 
 def _serve() -> None:
     """Read jobs from stdin and write answers to stdout, until stdin closes."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C in the terminal is for the dashboard, which then closes the pipe
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the dashboard, which then closes the pipe
     if hasattr(os, "nice"):
         os.nice(_NICE)
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a solver prints must not end up between the answers
+    os.dup2(2, 1)  # a solver's output must not mix with the answers
     jobs: queue.SimpleQueue[tuple[str, Problem, int | None]] = queue.SimpleQueue()
     threading.Thread(target=_read_jobs, args=(jobs,), daemon=True).start()
     while True:
@@ -143,7 +141,7 @@ def _serve() -> None:
 
 
 def _read_jobs(jobs: queue.SimpleQueue[tuple[str, Problem, int | None]]) -> None:
-    """Read jobs in a thread of its own, so that the end of the dashboard is noticed during a job too."""
+    """Read jobs in a separate thread, so that a closed pipe is noticed during a job too."""
     while True:
         try:
             jobs.put(pickle.load(sys.stdin.buffer))

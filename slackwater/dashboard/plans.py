@@ -13,8 +13,8 @@ import numpy as np
 
 from slackwater.charts.schedule_chart import has_times
 from slackwater.dashboard import plan_json as answers
-from slackwater.dashboard.catalogue import Library
-from slackwater.dashboard.planner_process import Worker
+from slackwater.dashboard.catalogue import Catalogue
+from slackwater.dashboard.planner_process import PlannerProcess
 from slackwater.errors import InfeasibleError, ScenarioError
 from slackwater.planning.fleet import NO_LIMIT
 from slackwater.planning.problem import Problem
@@ -23,19 +23,19 @@ from slackwater.units import G_PER_KG, iso
 
 T = TypeVar("T")
 MOST_CLIENTS = 20_000
-"""More rows than this help nobody, and their schedule alone would take seconds to send."""
+"""Most clients shown; a larger schedule would take seconds to send."""
 _MOST_SLOTS = 4_000
 _CACHED = 64
 _PAGES = 64
 
 
 class Outdated(Exception):
-    """The page has asked for something newer meanwhile."""
+    """The page has sent a newer request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """One request of a page."""
+class PlanRequest:
+    """One request from a page."""
 
     source: str
     budget_kg: float | None = None
@@ -43,15 +43,15 @@ class Asked:
     alpha: float | str | None = None
     fine_tune: int | None = None
     end: int | None = None
-    """None: the best over all."""
+    """None: the best of all end times."""
     near: int | None = None
-    """The end time on show, which a quick answer keeps to."""
+    """Displayed end time, which a quick answer keeps."""
     page: str = ""
     number: int = 0
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> Asked:
-        """Read the fields of a request, each checked."""
+    def of(cls, query: Mapping[str, str]) -> PlanRequest:
+        """Read and check the fields of a request."""
         alpha = query.get("alpha")
         return cls(
             source=query.get("source", ""),
@@ -72,25 +72,25 @@ class Asked:
             for key in ("budget_kg", "slack", "alpha", "fine_tune")
             if getattr(self, key) is not None
         }
-        if "slack" not in changes:  # with its own deadline a problem is as long as it was
+        if "slack" not in changes:  # keep the horizon of a problem with a deadline
             changes["slack"] = problem.horizon - problem.rounds
         if changes["slack"] > most_slack(problem):
             raise ScenarioError(
-                f"slack is {changes['slack']}; the intensity at hand reaches {most_slack(problem)} slots."
+                f"slack is {changes['slack']}; the intensity data allows at most {most_slack(problem)} slots."
             )
         return problem.with_settings(**changes)
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Return what the answer depends on."""
+        """Return everything that the answer depends on."""
         return self.source, self.budget_kg, self.slack, self.alpha, self.fine_tune, self.end
 
 
 class Plans:
-    """Plans for the pages that are open."""
+    """Plans for the open pages."""
 
-    def __init__(self, library: Library) -> None:
-        self._library, self._worker = library, Worker()
+    def __init__(self, library: Catalogue) -> None:
+        self._library, self._worker = library, PlannerProcess()
         self._planning = threading.Lock()
         self._guarded = threading.Lock()
         self._latest: OrderedDict[str, int] = OrderedDict()
@@ -101,12 +101,12 @@ class Plans:
         self._worker.close()
 
     def problem(self, source: str) -> dict[str, Any]:
-        """Return what does not change with the sliders: clients, grids, times, and how far the sliders go."""
+        """Return what the sliders do not change: clients, grids, times, and the sliders' ranges."""
         problem = self._problem(source)
         reach = most_slack(problem)
         wide = problem.with_settings(slack=reach)
         costs, fleet = wide.costs, wide.fleet
-        zones = np.unique(np.asarray(fleet.zone, dtype=str)).tolist()  # in this order the costs number them
+        zones = np.unique(np.asarray(fleet.zone, dtype=str)).tolist()  # the costs number them in this order
         return {
             "source": source,
             "label": self._library.entry(source).label,
@@ -135,14 +135,14 @@ class Plans:
             "available": answers.bits(np.packbits(costs.available, axis=1)),
         }
 
-    def quick(self, asked: Asked) -> dict[str, Any]:
-        """Plan while a slider moves: exact for the end time on show; the search over all of them follows."""
+    def quick(self, asked: PlanRequest) -> dict[str, Any]:
+        """Plan while a slider moves: exact for the displayed end time. The search over all end times follows."""
         wanted = self._claim(asked)
         variant = asked.variant(self._problem(asked.source))
         known = self._known.get(("best", *asked.key))
         if known is not None:
             return known
-        with self._planning:  # one at a time: the newest gets the whole processor
+        with self._planning:  # one at a time, so that the newest gets the whole processor
             if not wanted():
                 raise Outdated
             slack = variant.horizon - variant.rounds
@@ -155,24 +155,24 @@ class Plans:
                     return answers.quick_answer(variant, end)
                 except InfeasibleError:
                     continue
-            return {"status": "searching", "message": "No schedule for the end time on show; looking at the others."}
+            return {"status": "searching", "message": "No schedule fits this end time; checking the others."}
 
-    def best(self, asked: Asked) -> dict[str, Any]:
-        """Return the plan over all end times, with metrics; nothing is shown before it is proved."""
+    def best(self, asked: PlanRequest) -> dict[str, Any]:
+        """Return the best plan over all end times, with metrics, when it is proved."""
         wanted = self._claim(asked)
         variant = asked.variant(self._problem(asked.source))
         return self._remembered(("best", *asked.key), lambda: self._worker.ask("best", variant, asked.end, wanted))
 
-    def front(self, asked: Asked) -> dict[str, Any]:
+    def front(self, asked: PlanRequest) -> dict[str, Any]:
         """Return budget against objective around the current plan, at its end time."""
         if asked.end is None:
-            raise ScenarioError("The front is drawn for one end time: give end, a whole number.")
+            raise ScenarioError("The front needs one end time: give end, a whole number.")
         wanted = self._claim(asked)
         variant = asked.variant(self._problem(asked.source))
         return self._remembered(("front", *asked.key), lambda: self._worker.ask("front", variant, asked.end, wanted))
 
-    def scenario(self, asked: Asked) -> dict[str, Any]:
-        """Return the settings on show as a scenario file."""
+    def scenario(self, asked: PlanRequest) -> dict[str, Any]:
+        """Return the displayed settings as a scenario file."""
         opened = self._library.problem(asked.source)
         return {"toml": scenario_text(asked.variant(opened.problem), opened.data, end=asked.end)}
 
@@ -180,12 +180,12 @@ class Plans:
         problem = self._library.problem(source).problem
         if len(problem.fleet) > MOST_CLIENTS:
             raise ScenarioError(
-                f"There are {len(problem.fleet):,} clients; the page shows up to {MOST_CLIENTS:,}. Plan so many with: slackwater plan"
+                f"There are {len(problem.fleet):,} clients; the page shows at most {MOST_CLIENTS:,}. Use: slackwater plan"
             )
         return problem
 
-    def _claim(self, asked: Asked) -> Callable[[], bool]:
-        """Make this the latest request of its page; the function returned says whether it still is."""
+    def _claim(self, asked: PlanRequest) -> Callable[[], bool]:
+        """Make this the latest request of its page; return a function that says whether it still is."""
         if not asked.page:
             return lambda: True
         with self._guarded:
@@ -209,7 +209,7 @@ class Plans:
 
 
 def most_slack(problem: Problem) -> int:
-    """Return how far the slack may go: as far as the traces and the arrays given by slot reach."""
+    """Return the largest slack that the traces and per-slot arrays allow."""
     own = problem.horizon - problem.rounds
     if problem.available is not None or problem.server_kg is not None:
         return own
@@ -218,7 +218,7 @@ def most_slack(problem: Problem) -> int:
 
 
 def _or_sentence(work: Callable[[], T]) -> T | dict[str, Any]:
-    """Return an infeasible problem as an answer that says what would be feasible."""
+    """Return an infeasible problem as an answer that names what is feasible."""
     try:
         return work()
     except InfeasibleError as error:

@@ -1,4 +1,4 @@
-"""Server-sent events: a page is told when its run has been written to. One thread looks at a run, however many pages watch it."""
+"""Readers of runs, and server-sent events when a run changes. One thread watches a run for all pages."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from slackwater.units import iso
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
 HEARTBEAT_S = 10.0
-"""A comment so often keeps the connection open, and finds out whether anybody is there."""
+"""Interval of comments that keep the connection open and detect closed pages."""
 MOST_STREAMS = 48
 
 
 class Watch:
-    """Looks at one run while somebody watches it."""
+    """Watch one run while pages follow it."""
 
     def __init__(self, reader: RunReader) -> None:
         self.reader = reader
@@ -45,7 +45,7 @@ class Watch:
         self._watchers = 0
         self._stopped = False
         self._looker: object = None
-        """The thread that looks now; an older one that wakes up late sees that it is not meant."""
+        """The current thread; an older one that wakes up late sees that it was replaced."""
 
     def join(self) -> None:
         """Add a watcher; the first starts the thread."""
@@ -56,19 +56,19 @@ class Watch:
                 threading.Thread(target=self._look, args=(looker,), daemon=True).start()
 
     def leave(self) -> None:
-        """Leave as a watcher; the thread ends after the last."""
+        """Remove a watcher; the thread ends after the last."""
         with self._changed:
             self._watchers -= 1
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Stop because the server ends."""
+        """Stop because the server is closing."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
 
     def wait(self, seen: int, seconds: float) -> tuple[int, str | None] | None:
-        """Return the number of the latest change after `seen` and what is wrong, or None after so many seconds."""
+        """Return the number of the latest change after `seen` and its error if any, or None after `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: self._number > seen or self._stopped, timeout=seconds)
             if self._stopped or self._number <= seen:
@@ -77,7 +77,7 @@ class Watch:
 
     @property
     def stopped(self) -> bool:
-        """Return whether the server is ending."""
+        """Return whether the server is closing."""
         return self._stopped
 
     def _look(self, me: object) -> None:
@@ -109,10 +109,10 @@ class Streams:
         self._open = 0
 
     def follow(self, key: str, reader: RunReader, send: Callable[[bytes], None]) -> None:
-        """Send a page every change of a run, until it goes away (send raises OSError) or the server ends."""
+        """Send a page every change of a run, until the page closes (send raises OSError) or the server does."""
         with self._lock:
             if self._open >= MOST_STREAMS:
-                raise SlackwaterError(f"{MOST_STREAMS} pages are watching already. Close some of them.")
+                raise SlackwaterError(f"{MOST_STREAMS} pages are already following runs. Close some of them.")
             self._open += 1
             watch = self._watches.setdefault(key, Watch(reader))
         watch.join()
@@ -154,18 +154,18 @@ def message(kind: str, content: dict[str, Any]) -> bytes:
 
 
 MOST_PLAN_BYTES = 256 * 2**20
-"""Larger plans are refused: a browser could not show them."""
+"""Larger plans are rejected: a browser could not show them."""
 MOST_ROUNDS = 20_000
-"""Rounds that are shown; a run of more is shown up to here, and says so."""
+"""Most rounds shown; the page says if a run has more."""
 _MOST_EVENTS = 200
 _MOST_REPLANS = 5
 _MOST_NAMES = 200
 _SILENT_S = 120.0
 _STATUS = {
     "running": "Running.",
-    "stopped": "Stopped; it can go on with: slackwater resume",
+    "stopped": "Stopped. Continue with: slackwater resume",
     "diverged": "Diverged: the loss is no longer a number. The last good model is in the run's file.",
-    "failed": "Failed; the events say why.",
+    "failed": "Failed; see the events for the reason.",
     "done": "Done.",
 }
 
@@ -178,12 +178,12 @@ def plan_of_run(path: Path) -> Plan:
 
 @dataclass(kw_only=True, eq=False)
 class RunReader:
-    """One run's file, looked at again and again. Safe for several threads."""
+    """Reader of one run's file, safe for several threads."""
 
     path: Path
     label: str
     rounds: list[dict[str, Any]] = field(default_factory=list)
-    """Rounds read so far; they are read anew when the run returns to an earlier checkpoint."""
+    """Rounds read so far; read again if the run returns to an earlier checkpoint."""
     _plan: Plan | None = None
     _fixed: dict[str, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -204,7 +204,7 @@ class RunReader:
         return self._fixed
 
     def version(self) -> tuple[object, ...]:
-        """Return a value that changes whenever somebody has written to the run."""
+        """Return a value that changes with every write to the run."""
         with _reading(self.path) as db:
             status = db.execute("SELECT status FROM run").fetchone()
             last = [
@@ -289,7 +289,7 @@ class RunReader:
         }
 
     def _in_force(self, in_force: PlanInForce) -> dict[str, Any]:
-        """Return the plan in force for the page, where it is not the first: sums by slot, who is to train, the window."""
+        """Return the plan in force if it is not the first: sums by slot, participants and window."""
         kg, window = in_force.kg_by_slot, [one["slot"] for one in self.rounds if one["in_window"]]
         begins = min(window, default=max(0, in_force.end - in_force.first.problem.fine_tune))
         return {
@@ -300,7 +300,7 @@ class RunReader:
         }
 
     def _coming(self, plan: Plan, done: int, journal: Journal) -> list[dict[str, Any]]:
-        """Return who trains in the next two busy slots: by the last plan of a live run, else by the first."""
+        """Return the clients of the next two busy slots: by the last plan of a live run, else by the first."""
         noted = journal.get("coming")
         if noted is not None:
             number = {str(name): at for at, name in enumerate(plan.problem.fleet.names)}
@@ -311,7 +311,7 @@ class RunReader:
         return [self._slot(plan, slot, clients) for slot, clients in found[:2]]
 
     def _under_way(self, plan: Plan, journal: Journal) -> dict[str, Any] | None:
-        """Return the clients of a live run that were sent their work and have not answered."""
+        """Return the clients of a live run that received work and have not answered."""
         running = {one.client: one.slot for one in journal.attempts(outcome="running")}
         if not running:
             return None
@@ -333,7 +333,7 @@ class RunReader:
         for file in (self.path, self.path.with_name(self.path.name + "-wal")):
             try:
                 times.append(file.stat().st_mtime)
-            except OSError:  # the log comes and goes with its writers
+            except OSError:  # the log appears and disappears with its writers
                 continue
         return max(times, default=0.0)
 
@@ -343,7 +343,7 @@ _GROWING = (("id", "events"), ("slot", "rounds"), ("slot", "evaluations"))
 
 @contextmanager
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a run for one look, of one moment; no lock is held between looks. Errors become sentences."""
+    """Open a run for one consistent read, without a lasting lock; raise SlackwaterError if it is unreadable."""
     where = path.parent.name
     if not path.is_file():
         raise SlackwaterError(f"The run in {where} is gone: its {path.name} was moved or deleted.")
@@ -354,16 +354,16 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
                 yield db
         finally:
             db.close()
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's own words may hold bytes of a damaged file
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's message may contain bytes of a damaged file
         raise SlackwaterError(
-            f"The run in {where} cannot be read: {error}. If it is being copied or started, wait; else the file is damaged."
+            f"The run in {where} cannot be read: {error}. If it is being copied or started, wait; otherwise the file is damaged."
         ) from None
 
 
 def _plan(db: sqlite3.Connection, path: Path) -> Plan:
     row = db.execute("SELECT length(plan) FROM run").fetchone()
     if row is None:
-        raise SlackwaterError(f"The run in {path.parent.name} was never begun: its file holds no plan yet.")
+        raise SlackwaterError(f"The run in {path.parent.name} has not started: its file has no plan yet.")
     if row[0] is None or row[0] > MOST_PLAN_BYTES:
         raise SlackwaterError(
             f"The plan of the run in {path.parent.name} is too large for a browser ({(row[0] or 0) / 1e6:,.0f} MB)."
@@ -402,7 +402,7 @@ def _fixed(db: sqlite3.Connection, plan: Plan) -> dict[str, Any]:
 
 
 def _charges(ledger: LedgerQueries) -> dict[str, Any]:
-    """Return lines of the ledger by kind: measured, forecast, settled."""
+    """Return ledger lines by kind: measured, forecast, settled."""
     unplanned_lines, unplanned_kg = ledger.unplanned()
     return {
         "by_intensity": {kind: {"lines": count, "kg": kg} for kind, (count, kg) in ledger.by_intensity().items()},

@@ -1,7 +1,7 @@
-"""Who may ask: the Host, the origin and the token of a request are checked before anything of it is looked at.
+"""The dashboard's server. It checks the Host, origin and token of a request before anything else.
 
-A page on the web can make a browser send requests to this machine. A Host that is not ours stops names that were re-bound to the
-loopback address, the origin stops other pages, and off the loopback a token is asked for as well.
+Any web page can make a browser send requests to this machine. The Host check stops names re-bound to the loopback address,
+the origin check stops other pages, and off the loopback address a token is required as well.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from slackwater._version import __version__
 from slackwater.charts.style import palette_css
-from slackwater.dashboard.catalogue import Library, NotFound, compare_answer
-from slackwater.dashboard.plans import Asked, Outdated, Plans
+from slackwater.dashboard.catalogue import Catalogue, NotFound, compare_answer
+from slackwater.dashboard.plans import Outdated, PlanRequest, Plans
 from slackwater.dashboard.runs import RunReader, Streams, message
 from slackwater.dashboard.zone_map import map_answer
 from slackwater.errors import ScenarioError, SlackwaterError
@@ -35,31 +35,31 @@ LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a request is not answered."""
+    """Why a request is refused."""
 
     status: int
     sentence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
-    """The checks of one server."""
+class Access:
+    """Access rules of one server."""
 
     port: int
     hosts: frozenset[str]
-    """Names by which it may be called, lower case, without the port."""
+    """Accepted host names, lower case, without the port."""
     further: frozenset[str] = frozenset()
-    """Names that the owner added, lower case. Any port will do for these: a proxy in front has its own."""
+    """Names added by the owner, lower case, accepted with any port: a proxy has its own."""
     any_address: bool = False
-    """Whether any IP address will do as a name: for a server that listens on all of them."""
+    """Whether any IP address is accepted as a name: for a server that listens on all of them."""
     token: str | None = None
 
     @classmethod
-    def of(cls, host: str, port: int, *, token: str | None, names: tuple[str, ...] = ()) -> Guard:
-        """Return the checks of a server that listens on `host`; `names` are further names by which it may be called."""
+    def of(cls, host: str, port: int, *, token: str | None, names: tuple[str, ...] = ()) -> Access:
+        """Return the rules of a server that listens on `host`; `names` are further accepted names."""
         loopback = is_loopback(host)
         if not loopback and not token:
-            raise ValueError("off the loopback address a token is needed")
+            raise ValueError("off the loopback address a token is required")
         own = LOOPBACK_NAMES if loopback else (*LOOPBACK_NAMES, host, socket.gethostname())
         return cls(
             port=port,
@@ -71,15 +71,15 @@ class Guard:
 
     @property
     def cookie(self) -> str:
-        """Name of the cookie that holds the token; cookies do not tell ports apart, so the name does."""
+        """Return the name of the token's cookie; it includes the port, because cookies are shared between ports."""
         return f"slackwater_{self.port}"
 
     def check(self, headers: Mapping[str, str], path: str, offered: str | None = None) -> Refusal | None:
-        """Return why the request is refused, or None. `offered` is a token from the address."""
+        """Return why the request is refused, or None. `offered` is the token from the address."""
         return self._host(headers) or self._origin(headers, path) or self._token(headers, offered)
 
     def is_token(self, offered: str | None) -> bool:
-        """Return whether this is the token, in a time that does not depend on how close it is."""
+        """Return whether this is the token, in constant time."""
         if self.token is None or offered is None:
             return False
         return hmac.compare_digest(offered.encode("utf-8", "replace"), self.token.encode())
@@ -91,7 +91,7 @@ class Guard:
             return None
         return Refusal(
             status=421,
-            sentence="This dashboard is not known by that name. Use the address that `slackwater serve` printed, or start it "
+            sentence="The dashboard does not accept this host name. Use the address that `slackwater serve` printed, or start it "
             "with --allow-host NAME.",
         )
 
@@ -99,7 +99,7 @@ class Guard:
         origin = headers.get("Origin")
         foreign = origin is not None and urlsplit(origin).netloc.lower() != headers.get("Host", "").lower()
         site = headers.get("Sec-Fetch-Site", "none")
-        # A link on another page may lead to the first page, and to nothing else.
+        # Other pages may link to the first page only.
         followed = (
             path == "/" and headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
         )
@@ -115,7 +115,7 @@ class Guard:
             return None
         return Refusal(
             status=401,
-            sentence="A token is needed. Open the address with ?token=.. that `slackwater serve` printed when it started.",
+            sentence="A token is required. Open the address with ?token=.. that `slackwater serve` printed when it started.",
         )
 
     def _cookie(self, headers: Mapping[str, str]) -> str | None:
@@ -127,7 +127,7 @@ class Guard:
 
 
 def is_bare_name(name: str) -> bool:
-    """Return whether a name is that of a host alone: without scheme, port or path."""
+    """Return whether a name is a bare host: without scheme, port or path."""
     return bool(name) and not any(map(str.isspace, name)) and _split(name) == (name.lower(), None)
 
 
@@ -142,7 +142,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _split(host: str) -> tuple[str, int | None]:
-    """Name and port of a Host header; an empty name where it is malformed."""
+    """Return name and port of a Host header; the name is empty if the header is malformed."""
     try:
         parts = urlsplit(f"//{host}")
         name, port = (parts.hostname or "").lower(), parts.port
@@ -180,24 +180,24 @@ _HEADERS = {
 }
 _MOST_CONNECTIONS = 128
 _PATIENCE_S = 20.0
-"""A browser that takes longer to send or to receive is let go; it will come again."""
+"""Timeout for a slow browser, which then reconnects."""
 _DEFECT = "Something went wrong inside the dashboard. This is a defect; please report it with what `slackwater serve` printed."
 
 
 class Dashboard(ThreadingHTTPServer):
-    """The server, with all that it answers from. Make it, `serve_forever`, `close`."""
+    """The server. Create it, call `serve_forever`, then `close`."""
 
     daemon_threads = True
     block_on_close = False
     request_queue_size = 64
 
     def __init__(
-        self, library: Library, *, host: str, port: int, token: str | None = None, names: tuple[str, ...] = ()
+        self, library: Catalogue, *, host: str, port: int, token: str | None = None, names: tuple[str, ...] = ()
     ) -> None:
         if ":" in host:
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
-        self.guard = Guard.of(host, self.port, token=token, names=names)
+        self.guard = Access.of(host, self.port, token=token, names=names)
         self.library, self.plans, self.streams = library, Plans(library), Streams()
         self.files = _files()
         self._readers: dict[str, RunReader] = {}
@@ -206,10 +206,10 @@ class Dashboard(ThreadingHTTPServer):
         self.answers: dict[str, Answer] = {
             "/api/sources": self._sources,
             "/api/problem": lambda query: self.plans.problem(query.get("source", "")),
-            "/api/plan": lambda query: self.plans.quick(Asked.of(query)),
-            "/api/plan/best": lambda query: self.plans.best(Asked.of(query)),
-            "/api/front": lambda query: self.plans.front(Asked.of(query)),
-            "/api/scenario": lambda query: self.plans.scenario(Asked.of(query)),
+            "/api/plan": lambda query: self.plans.quick(PlanRequest.of(query)),
+            "/api/plan/best": lambda query: self.plans.best(PlanRequest.of(query)),
+            "/api/front": lambda query: self.plans.front(PlanRequest.of(query)),
+            "/api/scenario": lambda query: self.plans.scenario(PlanRequest.of(query)),
             "/api/map": lambda query: map_answer(self.library, query.get("source", "")),
             "/api/run": self._run,
             "/api/compare": self._compare,
@@ -217,11 +217,11 @@ class Dashboard(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """Return the port it listens on, also if it was asked for any."""
+        """Return the port it listens on, also if port 0 was requested."""
         return int(self.server_address[1])
 
     def close(self) -> None:
-        """End streams and planning, and let go of the port."""
+        """End streams and planning, and release the port."""
         self.streams.close()
         self.plans.close()
         self.server_close()
@@ -237,21 +237,21 @@ class Dashboard(ThreadingHTTPServer):
             return self._readers[run]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for the answer, unless there are too many already."""
+        """Start a thread for the request, unless there are too many."""
         if self._connections.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Call the base class, and count."""
+        """Answer the request, then free its place."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Write errors to the log, not to the terminal; a browser that went away is no error."""
+        """Write errors to the log, not to the terminal; a closed browser is not an error."""
         log.debug("a connection ended early", exc_info=True)
 
     def _sources(self, query: Mapping[str, str]) -> dict[str, Any]:
@@ -278,7 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        """Check, then answer."""
+        """Check the request, then answer it."""
         address = urlsplit(self.path)
         query = (
             dict(parse_qsl(address.query, keep_blank_values=True, max_num_fields=40))
@@ -303,13 +303,13 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _only_get(self) -> None:
-        self.close_connection = True  # a body that was sent is not read
+        self.close_connection = True  # the request's body is not read
         self._send_json(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "The dashboard only reads: use GET."})
 
     do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _only_get
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Write requests to the log, where --verbose does not show them either: the address may hold a token."""
+        """Log only the method, below the level of --verbose: the address may contain a token."""
         log.debug("request: %s", self.command)
 
     def _answer(self, answer: Answer, query: Mapping[str, str]) -> None:
@@ -319,7 +319,7 @@ class _Handler(BaseHTTPRequestHandler):
         except Outdated:
             status, content = (
                 HTTPStatus.CONFLICT,
-                {"error": "The page has asked for something newer.", "outdated": True},
+                {"error": "The page has sent a newer request.", "outdated": True},
             )
         except NotFound as error:
             status, content = HTTPStatus.NOT_FOUND, {"error": str(error)}
@@ -370,7 +370,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, text.encode(), "application/json")
 
     def _send(self, status: HTTPStatus, content: bytes, kind: str, more: Mapping[str, str] | None = None) -> None:
-        """Send head and body in one piece: in two they would wait for each other on the way."""
+        """Send head and body in one piece: two writes would delay each other."""
         fields = {"Content-Type": kind, "Content-Length": str(len(content)), **_HEADERS, **(more or {})}
         if self.close_connection:
             fields["Connection"] = "close"
@@ -383,7 +383,7 @@ def _lines(fields: Mapping[str, str]) -> str:
 
 
 def _files() -> dict[str, tuple[bytes, str]]:
-    """Return everything that is served as a file, by its address; no request opens anything else."""
+    """Return all served files by address; no request opens anything else."""
     found = {"/palette.css": (palette_css().encode(), _TYPES[".css"])}
     for file in (resources.files("slackwater.dashboard") / "static").iterdir():
         suffix = f".{file.name.rpartition('.')[2]}"
@@ -394,7 +394,7 @@ def _files() -> dict[str, tuple[bytes, str]]:
 
 
 def _finite(content: Any) -> Any:
-    """Return the same without what JSON lacks: infinity as text, NaN as null."""
+    """Return the content with infinity as text and NaN as null, because JSON lacks them."""
     if isinstance(content, dict):
         return {key: _finite(value) for key, value in content.items()}
     if isinstance(content, list | tuple):

@@ -1,7 +1,7 @@
-"""Where grids are, roughly: one point for each zone, enough for a map without a map server.
+"""Approximate positions of grid zones: one point each, enough for a map without a map server.
 
-Longitude and latitude of about the middle of each zone, in degrees; several balancing areas of one region are set apart so that their
-points do not cover each other. A zone that is not here is listed beside the map, not guessed.
+Longitude and latitude near the middle of each zone, in degrees. Balancing areas of one region are moved apart so that
+their points do not overlap. An unknown zone is listed beside the map.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from slackwater.charts.schedule_chart import has_times
-from slackwater.dashboard.catalogue import Library
+from slackwater.dashboard.catalogue import Catalogue
 from slackwater.dashboard.plans import most_slack
 from slackwater.units import G_PER_KG, iso
 
@@ -52,11 +52,11 @@ PLACES: dict[str, tuple[float, float]] = {
 
 
 def place(zone: str) -> tuple[float, float] | None:
-    """Return longitude and latitude of a zone; an unknown subzone is not put where its country is."""
+    """Return longitude and latitude of a zone; None for an unknown subzone, even if its country is known."""
     return PLACES.get(zone)
 
 
-def map_answer(library: Library, source: str) -> dict[str, Any]:
+def map_answer(library: Catalogue, source: str) -> dict[str, Any]:
     """Return every zone with its place (None if unknown), intensity by slot and number of clients."""
     problem = library.problem(source).problem
     wide = problem.with_settings(slack=most_slack(problem))

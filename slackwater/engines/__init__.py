@@ -1,1 +1,1 @@
-"""How the sites of a run are reached: in this process, or by Flower. The runner in `slackwater.live` is the same for all."""
+"""Engines that reach the sites of a run: in this process, or through Flower. All use the runner in `slackwater.live`."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Watch = Callable[[Path], AbstractContextManager[None]]
 _PAST, _AFTER = timedelta(days=56), timedelta(days=2)
-"""Actuals around a run that is played back: forecasters and bounds need four weeks before it, the reserve needs more."""
+"""Actuals around a playback: forecasters and bounds need four weeks before it, the reserve needs more."""
 
 
 def forecast(traces: Traces, *, hours: int = 96, method: str = "ridge", **options: Any) -> Forecast:
@@ -71,9 +71,9 @@ def run(
         allow_insecure: Whether a SuperLink on another machine may be used without TLS.
         replan: How often to re-plan, such as "1h" or "never". Default: "1h" with providers, "never" with files.
         auto: Choose the window, alpha and the aggregator from the carbon data.
-        aggregator: How updates are combined before the window. Default: as the plan recommends.
-        tell: Called with a sentence when the run is prepared.
-        watch: Called with the run folder; the context that it returns is open while the run lasts.
+        aggregator: How updates are combined before the window. Default: the plan's recommendation.
+        tell: Called with a message when the run is prepared.
+        watch: Called with the run folder; returns a context that is open during the run.
         settings: Other fields of `slackwater.live.LiveSettings`, such as `seed` and `forecast`.
     """
     require("flwr")
@@ -84,8 +84,8 @@ def run(
     over = problem.slot_start(problem.horizon)
     if over <= time_source.now():
         raise ScenarioError(
-            f"The scenario ended {iso(over)}. Rehearse it with: slackwater rehearse {asked.path} --app {app}. Or move its "
-            "start."
+            f"The scenario ended {iso(over)}. Rehearse it with: slackwater rehearse {asked.path} --app {app}. Or set a "
+            "later start."
         )
     engine = _engine(superlink, allow_insecure) | {"app": str(Path(app).absolute())}
     found = plan(problem, auto=auto)
@@ -101,7 +101,7 @@ def run(
         settings["source"] = "playback"
         actuals = asked.actuals(problem.first_slot - _PAST, over + _AFTER)
     prepare(out, found, LiveSettings(**settings), actuals=actuals)
-    tell(f"prepared {out}; look at it from anywhere with: slackwater status {out}")
+    tell(f"prepared {out}; follow it with: slackwater status {out}")
     return execute(out, engine, watch=watch)
 
 
@@ -125,16 +125,16 @@ def rehearse(
     watch: Watch = lambda folder: nullcontext(),
     **settings: Any,
 ) -> Rehearsal | None:
-    """Rehearse a scenario on a past period with the forecasts of that time, and return what it came to.
+    """Rehearse a scenario on a past period with the forecasts of that time, and return the result.
 
-    Returns None if the run did not end; its folder has the status.
+    Returns None if the run did not finish; its folder has the status.
 
     Args:
         scenario: The scenario or its file.
         app: Folder of the Flower app that trains. Default: the task.
         task: Built-in task to train instead of an app. Default: "digits".
         task_data: Folder with the files of the task's data set.
-        start: Start of the rehearsed run, with a time zone. Default: the scenario's, or the last period that is over.
+        start: Start of the rehearsed run, with a time zone. Default: the scenario's, or the latest past period.
         out: Run folder, new or empty.
         superlink: Connection of Flower's config.toml. Default: all clients train in this process.
         allow_insecure: Whether a SuperLink on another machine may be used without TLS.
@@ -144,8 +144,8 @@ def rehearse(
         lag: Slots after its end until a slot's actual is known.
         auto: Choose the window, alpha and the aggregator from the carbon data.
         aggregator: How updates are combined before the window. Default: "echo".
-        tell: Called with a sentence for each step that a user should know of.
-        watch: Called with the run folder; the context that it returns is open while the run lasts.
+        tell: Called with a message for each step.
+        watch: Called with the run folder; returns a context that is open during the run.
         settings: Other fields of `slackwater.live.LiveSettings`, such as `seed` and `slot_seconds`.
     """
     if app is not None and task is not None:
@@ -177,10 +177,10 @@ def rehearse(
     )
     archive = _archive(asked, forecasts, end)
     prepare_rehearsal(out, problem, actuals, chosen, archive=archive, auto=auto)
-    issued = f"what {archive.name} had issued, and " if archive is not None else ""
+    issued = f"the forecasts of {archive.name}, and " if archive is not None else ""
     tell(
-        f"rehearsing {iso(asked.start)} to {iso(end)} in {out}, on {issued}the forecast {forecast!r}; "
-        f"look at it from anywhere with: slackwater status {out}"
+        f"rehearsing {iso(asked.start)} to {iso(end)} in {out}, with {issued}the forecaster {forecast!r}; "
+        f"follow it with: slackwater status {out}"
     )
     return outcome(out) if execute(out, engine, watch=watch).stands == "done" else None
 
@@ -192,13 +192,13 @@ def execute(
     begun: Begun | None = None,
     watch: Watch = lambda folder: nullcontext(),
 ) -> LiveStatus:
-    """Carry out a prepared run with its engine, and return its status. The user trusts the app by now.
+    """Carry out a prepared run with its engine, and return its status. The user must already trust the app.
 
     Args:
         folder: The run folder.
-        engine: What the run's settings say of the engine: `task`, or `app` and `superlink`.
-        begun: What is known of who began the run and with which app. Default: it is begun now.
-        watch: Called with the run folder; the context that it returns is open while the run lasts.
+        engine: The engine's settings in the run: `task`, or `app` and `superlink`.
+        begun: Who started the run, and with which app. Default: it starts now.
+        watch: Called with the run folder; returns a context that is open during the run.
     """
     from slackwater.live.status import read_status
     from slackwater.live.trust import examine, remember
@@ -223,27 +223,29 @@ def execute(
 
 
 def _engine(superlink: str | None, allow_insecure: bool) -> dict[str, Any]:
-    """Return the engine's settings beside its app or task; the run has an id from the beginning."""
+    """Return the engine's settings besides its app or task, including a new run id."""
     from slackwater.live.trust import RUN_KEY
 
     return {"superlink": superlink, "allow_insecure": allow_insecure, RUN_KEY: uuid.uuid4().hex}
 
 
 def _in_the_past(scenario: Scenario, start: datetime | None, tell: Callable[[str], None]) -> Scenario:
-    """Move the scenario to the time asked for, else to the last period that is over, if its own is not."""
+    """Move the scenario to the requested start; if its own period is not over, to the latest past one."""
     if start is None:
         if scenario.source == TYPICAL or scenario.start + scenario.length <= time_source.now():
             return scenario
         last = time_source.now() if scenario.has_providers else scenario.actuals().end
         days = -((last - scenario.length - scenario.start) // timedelta(days=1))
         start = scenario.start - max(days, 0) * timedelta(days=1)
-        tell(f"the scenario is still to come: the last period that is over is rehearsed, from {iso(start)} (--start)")
+        tell(
+            f"the scenario is in the future: rehearsing the latest past period, from {iso(start)} (--start changes it)"
+        )
     deadline = None if scenario.deadline is None else scenario.deadline + (start - scenario.start)
     return scenario.model_copy(update={"start": start, "deadline": deadline})
 
 
 def _archive(scenario: Scenario, forecasts: str | Path | None, end: datetime) -> ForecastArchive | None:
-    """Return what a provider had issued, from files or else from the cache; None if nothing is known of it."""
+    """Return issued forecasts, from files or else from the cache; None if there are none."""
     if forecasts is not None:
         return read_archive(forecasts, scenario.zones, factor=scenario.data.factor)
     if not scenario.has_providers:
@@ -271,7 +273,7 @@ def _slots(replan: str, problem: Problem) -> int | None:
     try:
         hours = period(replan)
     except ValueError:
-        raise ScenarioError(f"--replan {replan!r} is not a period like 1h or 6h, nor never.") from None
+        raise ScenarioError(f"--replan {replan!r} is neither a period like 1h or 6h, nor never.") from None
     if hours is None:
         return None
     minutes = problem.traces.slot_minutes

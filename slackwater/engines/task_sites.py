@@ -18,7 +18,7 @@ from slackwater.training.local import LocalWork, evaluate, train_locally
 from slackwater.training.task import FlatModel, ModelMaker, Task
 
 LOCAL_WORK = {"steps": 30, "epochs": None, "batch_size": 128, "lr": 0.1, "weight_decay": 5e-4}
-"""What a client does in a round, as `train` does by default."""
+"""Local training of a round, with the defaults of `train`."""
 
 
 class TaskSites:
@@ -28,11 +28,11 @@ class TaskSites:
         self._task, self._names, self._model, self._work = task, list(names), model, work
 
     def online(self) -> Mapping[str, Site]:
-        """Return everybody."""
+        """Return all clients."""
         return {name: Site(name=name) for name in self._names}
 
     def train(self, work: Mapping[str, Work], until: datetime) -> Iterator[Reply]:
-        """Train each client from the model that it was sent, as `train` does."""
+        """Train each client from the model that was sent, as `train` does."""
         for name, one in work.items():
             self._load(one.arrays)
             start, buffers = self._model.vector.clone(), self._model.copy_buffers()
@@ -52,7 +52,7 @@ class TaskSites:
 
 
 def carry_out_task(folder: str | Path) -> LiveResult:
-    """Carry out the run prepared in a folder with the task that its settings name, from where it stands."""
+    """Start or resume the run prepared in a folder, with the task that its settings name."""
     where = Path(folder)
     settings = load_settings(where)
     named: Mapping[str, Any] = settings.engine["task"]

@@ -1,4 +1,4 @@
-"""Carbon intensity of the grid: traces from files, providers and typical profiles, and forecasts of what it will be."""
+"""Carbon intensity of the grid: traces from files, providers and typical profiles, and forecasts."""
 
 from __future__ import annotations
 

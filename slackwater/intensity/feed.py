@@ -1,8 +1,8 @@
-"""The intensity as it is known at a moment: actuals, then the provider's forecast, then ours, joined without a step.
+"""The intensity as known at one moment: actuals, then the provider's forecast, then ours, joined without a jump.
 
-`plan`, `run`, `rehearse`, `backtest` and the dashboard all use it. A history that is too short to forecast from
-(Electricity Maps' free plan gives 24 hours) is extended into the past to two weeks by the zone's typical profile, scaled
-to what is known.
+`plan`, `run`, `rehearse`, `backtest` and the dashboard all use it. A history can be too short to forecast from:
+Electricity Maps' free plan has 24 hours. It is then extended to two weeks by the zone's typical profile, scaled to the
+measured level.
 """
 
 from __future__ import annotations
@@ -51,33 +51,33 @@ from slackwater.units import floor_hour, iso
 logger = logging.getLogger(__name__)
 
 LOOKBACK = timedelta(days=35)
-"""Of actuals: upper bounds look at four weeks, and the reserve at plans of the past."""
+"""How far back to load actuals: upper bounds need four weeks, the reserve needs past plans."""
 SHORTEST = timedelta(days=14)
-"""History that is handed on at the least; what is missing of it is the typical profile."""
+"""Shortest history to return; the typical profile fills what is missing."""
 PATIENCE = timedelta(hours=6)
-"""A missing actual is waited for so long; then it is interpolated, if later ones are there."""
+"""How long to wait for a missing actual. Then it is interpolated, if later ones are known."""
 FARTHEST = timedelta(days=14)
-"""Files that end longer than this before a run are too old to forecast it from."""
+"""Files that end earlier than this before a run are too old to forecast from."""
 PROXY = "DE"
-"""Whose profile stands for zones that the typical year does not have: one of the most variable."""
+"""Zone whose profile is used for zones without a typical year: one of the most variable."""
 _NUMBER = re.compile(r"\d[\d.,:TZ-]*")
-"""Numbers and times, by which two notes about the same may differ."""
+"""Numbers and times, in which two notes about the same problem may differ."""
 
 Floats = NDArray[np.float64]
 
 
 class ProviderFeed:
-    """Follow the intensity of some zones as time passes; while no provider answers, what was known before stays.
+    """Follow the intensity of zones as time passes. While no provider answers, the last known values stay.
 
     Args:
-        source: Whom to ask.
-        zones: Whose intensity, in the order of the traces.
+        source: The providers to ask.
+        zones: Zones, in the order of the traces.
         slot_minutes: Length of a slot.
-        fill_hours: Gaps up to this length are interpolated at once, longer ones after `PATIENCE`.
+        fill_hours: Gaps up to this length are interpolated at once, longer gaps after `PATIENCE`.
         mix_factors: Let zones have different emission factors.
         forecaster: Default: a blend of the providers' forecasts and ours.
-        context: Its request budget starts anew at every look: a run of weeks asks more than any command.
-        cache: Where forecasts are kept as they were issued.
+        context: Its request budget is reset at every update: a run of weeks asks more than any command.
+        cache: Where issued forecasts are stored.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ProviderFeed:
     def until(self, at: datetime, since: datetime | None = None) -> Traces:
         """Return the actuals that all zones have at a moment, the start of a slot; at least two weeks.
 
-        `since` asks for what is older than `LOOKBACK`, too. Where asking fails, this is what was known before.
+        `since` also asks for actuals older than `LOOKBACK`. If the request fails, the last known actuals are returned.
         """
         self._at = at
         if self._context is not None:
@@ -135,7 +135,7 @@ class ProviderFeed:
         return self._known.window(self._known.start, min(self._known.slots, slots))
 
     def measured(self, known: Traces) -> Traces | None:
-        """Return the part of what `until` gave that was measured; None where all of it is a typical profile."""
+        """Return the measured part of what `until` returned; None if all of it is a typical profile."""
         begin = max(self._measured_from or known.start, known.start)
         slots = (known.end - begin) // self._step
         return known.window(begin, slots) if slots > 0 else None
@@ -153,7 +153,7 @@ class ProviderFeed:
         return [note for note in noted if _NUMBER.sub("#", note) not in before]
 
     def forecast(self, known: Traces, slots: int) -> Forecast:
-        """Return the forecast of the slots after what is known; there always is one."""
+        """Return the forecast of the slots after the last actual; there always is one."""
         if self._forecaster is not None:
             return self._forecaster.forecast(known, slots)
         at = self._at or known.end
@@ -168,7 +168,7 @@ class ProviderFeed:
 
     @property
     def forecaster(self) -> Forecaster:
-        """Return the forecaster; it knows what providers had issued by any time, for plans of the past."""
+        """Return the forecaster; it knows which forecasts were issued by any time, for past plans."""
         return self._forecaster or self._blend
 
     def traces(self, start: datetime, end: datetime, now: datetime) -> Traces:
@@ -207,7 +207,7 @@ class ProviderFeed:
             rows.append(to_slots(series, series.intensity[readings[0].factor], begin, stop, self._minutes))
         last = min(self._known_slots(row, start, end) for row in rows)
         if last < 1:
-            raise DataError(f"No provider has actual values of {', '.join(self.zones)} before {iso(end)} in a row.")
+            raise DataError(f"No provider has consecutive actual values of {', '.join(self.zones)} before {iso(end)}.")
         firsts = [int(np.flatnonzero(~np.isnan(row))[0]) for row in rows]
         first = max(firsts)
         if (last - first) * self._step < SHORTEST:
@@ -260,7 +260,7 @@ class ProviderFeed:
     def _typical(
         self, zone: str, measured: Floats, first: int, end: int, start: datetime
     ) -> tuple[Floats, tuple[Origin, ...]]:
-        """Return the typical profile of the slots before the first measured one, at the level of what is measured."""
+        """Return the typical profile of the slots before the first measured one, scaled to the measured level."""
         begin = start + first * self._step
         whose, profile = typical_profile(zone, self._factor, begin, end - first + len(measured), self._minutes)
         usual = float(profile[end - first :].mean())
@@ -268,8 +268,8 @@ class ProviderFeed:
         values = np.full(end - first, measured.mean()) if scaled is None else scaled
         said = f"the typical profile of {whose}, scaled"
         note = (
-            f"Only {len(measured) * self._minutes / 60:g} h of actual intensity are known of {zone}. Before them stands "
-            f"{said}; forecasts and upper bounds are rough until there are {LEAST_DAYS} days."
+            f"Only {len(measured) * self._minutes / 60:g} h of actual intensity are known for {zone}; before them, {said} "
+            f"is used. Forecasts and upper bounds are rough until {LEAST_DAYS} days are known."
         )
         if note not in self._said:
             self._said.add(note)
@@ -286,7 +286,7 @@ class ProviderFeed:
         levels = {zone: [reading.kg_per_kwh for reading in answer.of(zone)] for zone in self.zones}
         if not all(levels.values()):
             raise error
-        self._notes.append(f"No actual intensity is known, so the plan stands on forecasts alone: {error}")
+        self._notes.append(f"No actual intensity is known, so the plan uses forecasts only: {error}")
         begin = at - SHORTEST
         factor = refuse_mixed(answer.readings, mix_factors=self._mix)
         rows, provenance = [], []
@@ -307,11 +307,11 @@ class ProviderFeed:
             answer = self._source.fetch(self.zones, at, end, "forecast")
         except DataError as error:
             answer = Answer()
-            self._notes.append(f"There is no new forecast from the providers: {error}")
+            self._notes.append(f"No new forecast from the providers: {error}")
         self._notes += answer.notes
         missing = [str(error) for error in answer.failures.values()]
         if missing:
-            self._notes.append(f"There is no new forecast from the providers: {' '.join(dict.fromkeys(missing))}")
+            self._notes.append(f"No new forecast from the providers: {' '.join(dict.fromkeys(missing))}")
         for zone in self.zones:
             issue = issue_of(answer.of(zone))
             known = self._issues[zone]
@@ -332,17 +332,17 @@ def traces_of(
     data: Mapping[str, Any], zones: Sequence[str], start: datetime, end: datetime, *, slot_minutes: int,
     folder: Path, now: datetime,
 ) -> Traces:  # fmt: skip
-    """Return the intensity of [start, end) as it is known now, whatever the source: what plans are made on.
+    """Return the intensity of [start, end) as it is known now, from any source, for planning.
 
     Args:
         data: A scenario's [data]: source, factor and fill_hours. A source that is text is a path or "typical", anything
             else names providers.
-        zones: Whose intensity.
+        zones: Zones, in the order of the traces.
         start: Start of the first slot.
         end: End of the last slot.
         slot_minutes: Length of a slot.
         folder: Where relative paths start.
-        now: What is not over by then is forecast, unless a file has it.
+        now: Slots that end later are forecast, unless a file has them.
     """
     if isinstance(data["source"], str):
         hours = math.ceil((end - start) / timedelta(hours=1))
@@ -356,14 +356,14 @@ def actuals_of(
     data: Mapping[str, Any], zones: Sequence[str], start: datetime | None, end: datetime | None, *,
     slot_minutes: int, folder: Path, now: datetime,
 ) -> Traces:  # fmt: skip
-    """Return the actuals of [start, end) as far as there are any: what a rehearsal or a back-test plays back.
+    """Return the known actuals of [start, end), for a rehearsal or a back-test.
 
     Without `start` and `end`, all that files have. Arguments as for `traces_of`.
     """
     source, settings = data["source"], _settings(data, slot_minutes)
     if not isinstance(source, str):
         if start is None or end is None:
-            raise ScenarioError("Providers are asked for a period: name a start, or give --data FOLDER.")
+            raise ScenarioError("Providers need a period: give a start, or --data FOLDER.")
         last = moment(minute_of(min(end, now)) // slot_minutes * slot_minutes)
         return _from_providers(data, zones, start, last, "actual", slot_minutes, folder)
     if source == TYPICAL and start is not None and end is not None:
@@ -373,7 +373,7 @@ def actuals_of(
     first = whole.start if start is None else max(start, whole.start)
     last = whole.end if end is None else min(end, whole.end)
     if first >= last:
-        raise DataError(f"The data covers {iso(whole.start)} to {iso(whole.end)}, which is not the time of the run.")
+        raise DataError(f"The data covers {iso(whole.start)} to {iso(whole.end)}, which does not include the run.")
     return whole.window(first, (last - first) // timedelta(minutes=slot_minutes))
 
 
@@ -399,7 +399,7 @@ def _from_providers(
 def _from_files(
     source: str, zones: Sequence[str], start: datetime, hours: int, now: datetime, settings: Mapping[str, Any]
 ) -> Traces:
-    """Return files as they are; if they end before the end of a future run, our own forecast continues them."""
+    """Return files unchanged; if they end before the end of a future run, our own forecast continues them."""
     slot_minutes = settings["slot_minutes"]
     end = start + timedelta(hours=hours)
     if source == TYPICAL or end <= now:
@@ -410,8 +410,7 @@ def _from_files(
     step = timedelta(minutes=slot_minutes)
     slots = (end - known.end) // step
     logger.warning(
-        "The files end %s: the %g h after that are our own forecast (ridge). Newer files, or a provider as source, are "
-        "better.",
+        "The files end %s. The next %g h are our own forecast (ridge). Newer files or a provider as source are better.",
         iso(known.end),
         slots * slot_minutes / 60,
     )
@@ -419,7 +418,7 @@ def _from_files(
 
 
 def archive_of(issues: Mapping[str, Sequence[Issue]], factor: Factor) -> ForecastArchive:
-    """Return forecasts as they were issued as an archive; of several providers of a zone, the one asked last."""
+    """Return issued forecasts as an archive; of several providers of a zone, the one asked last."""
     made: dict[str, Issues] = {}
     sources: dict[str, str] = {}
     for zone, all_of_zone in issues.items():
@@ -441,7 +440,7 @@ def archive_of(issues: Mapping[str, Sequence[Issue]], factor: Factor) -> Forecas
 
 
 def typical_profile(zone: str, factor: Factor, start: datetime, slots: int, slot_minutes: int) -> tuple[str, Floats]:
-    """Return whose profile it is, and the profile [slot]: the zone's own, else that of a zone that varies much."""
+    """Return the zone of the profile, and the profile [slot]: the zone's own, else that of a very variable zone."""
     wanted = factor if factor in FACTORS else "lifecycle"
     whose = zone if zone in typical_zones(wanted) else PROXY
     begin = floor_hour(start)

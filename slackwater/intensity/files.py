@@ -22,11 +22,11 @@ IF_MISSING = "Leave the cell empty if the value is missing."
 HIGHEST_G_PER_KWH = 5000.0
 """Above any power plant: the worst burn lignite or oil shale at some 1,500 g/kWh."""
 KG_BELOW = 2.0
-"""Values in kg/kWh by mistake are all below this."""
+"""If all values are below this, they are in kg/kWh by mistake."""
 KG_MEDIAN = 0.005
 """Direct intensity in kg/kWh has a median above this, except where power is nearly free of carbon."""
 CLEAN_LIFECYCLE_G_PER_KWH = 70.0
-"""A zone with a life-cycle intensity above this burns something, so its direct intensity is not near zero."""
+"""A zone with a life-cycle intensity above this burns fuel, so its direct intensity is not near zero."""
 
 
 def numbers(path: Path, column: str, cells: Sequence[str], lines: Sequence[int]) -> NDArray[np.float64]:
@@ -48,7 +48,7 @@ def numbers(path: Path, column: str, cells: Sequence[str], lines: Sequence[int])
         (values < 0, f"an intensity is never negative. {IF_MISSING}"),
         (
             values > HIGHEST_G_PER_KWH,
-            f"no grid is above {HIGHEST_G_PER_KWH:g} g/kWh. Is it mg/kWh? Then divide by 1000.",
+            f"no grid is above {HIGHEST_G_PER_KWH:g} g/kWh. If it is mg/kWh, divide by 1000.",
         ),
     ):
         if wrong.any():
@@ -70,7 +70,7 @@ def check_unit(path: Path, values: Mapping[Factor, NDArray[np.float64]]) -> None
     """Reject kg/kWh given as g/kWh.
 
     Life-cycle intensity decides: wind, water and nuclear power alone have 5 to 25 g/kWh, so no grid is below 2.
-    Direct intensity may truly be near 0 (Quebec, Sweden), so its own size counts only where there is no other.
+    Direct intensity may truly be near 0 (Quebec, Sweden), so its own size counts only without life-cycle values.
     """
     known = {factor: column[~np.isnan(column)] for factor, column in values.items()}
     direct, lifecycle = known.get("direct", np.empty(0)), known.get("lifecycle", np.empty(0))
@@ -87,13 +87,11 @@ def check_unit(path: Path, values: Mapping[Factor, NDArray[np.float64]]) -> None
         if direct.size and 0 < direct.max() < KG_BELOW and np.median(lifecycle) > CLEAN_LIFECYCLE_G_PER_KWH:
             raise refuse(direct, "direct", f" (Life-cycle intensity there is {np.median(lifecycle):g} g/kWh.)")
     elif direct.size and direct.max() < KG_BELOW and np.median(direct) > KG_MEDIAN:
-        raise refuse(
-            direct, "direct", " If the zone is truly that clean, give its life-cycle intensity as well, which shows it."
-        )
+        raise refuse(direct, "direct", " If the zone is that clean, give its life-cycle intensity too, as evidence.")
 
 
 def check_repeats(path: Path, minutes: NDArray[np.int64], lines: Sequence[int]) -> None:
-    """Reject a time that is given twice, and recognise local time with daylight saving by where it is."""
+    """Reject duplicate times; their position shows whether the file is in local time with daylight saving."""
     order = np.argsort(minutes, kind="stable")
     ordered = minutes[order]
     twice = np.flatnonzero(np.diff(ordered) == 0)
@@ -110,21 +108,21 @@ def check_repeats(path: Path, minutes: NDArray[np.int64], lines: Sequence[int]) 
         skipped = [int(hour) for hour in jumps if looks_like_clock_change(int(hour), SPRING)]
         missing = f" and {iso(moment(skipped[0]))} is missing" if skipped else ""
         raise DataError(
-            f"{text} That is where clocks go back{missing}: the file looks like it is in local time with daylight "
-            "saving. Give the times in UTC."
+            f"{text} Clocks go back there{missing}, so the file seems to be in local time with daylight saving. "
+            "Give the times in UTC."
         )
     raise DataError(f"{text} Keep one line for each hour.")
 
 
 def native_step(path: Path, minutes: NDArray[np.int64], lines: Sequence[int]) -> int:
-    """Return the minutes between values: the commonest distance of at most an hour. Times must be full steps of UTC."""
+    """Return the minutes between values: the most common distance of at most an hour. Times must be full steps of UTC."""
     distances, counts = np.unique(np.diff(np.unique(minutes)), return_counts=True)
     coarse = re.search("daily|monthly|yearly", path.stem)
     if not distances.size and not coarse:
         return 60  # a single value: by the format, an hour
     fine = distances <= 60
     if not fine.any():
-        # A yearly file has a single row, so that only its name tells.
+        # A yearly file has a single row; only its name shows that it is yearly.
         every = f"every {distances[np.argmax(counts)] / 60:g} h" if distances.size or not coarse else coarse[0]
         raise DataError(
             f"{path} has one value {every}, which is too coarse to plan with. Get the hourly file, or a finer one."
@@ -135,8 +133,8 @@ def native_step(path: Path, minutes: NDArray[np.int64], lines: Sequence[int]) ->
     off = np.flatnonzero(minutes % step)
     if off.size:
         raise DataError(
-            f"{path}, line {lines[off[0]]}: {iso(moment(minutes[off[0]]))} is not the start of one of the "
-            f"{step}-minute steps that the file has ({off.size:,} such lines). Give values at full steps of UTC."
+            f"{path}, line {lines[off[0]]}: {iso(moment(minutes[off[0]]))} is not at a full {step}-minute "
+            f"step of UTC ({off.size:,} such lines). Give values at full steps."
         )
     return step
 
@@ -160,7 +158,7 @@ class IntensityFile:
 
     @property
     def label(self) -> str:
-        """Return folder and name, which are the same on every machine."""
+        """Return the folder and file name, which are the same on every machine."""
         return f"{self.path.parent.name}/{self.path.name}" if self.path.parent.name else self.path.name
 
 
@@ -216,13 +214,15 @@ def zone_in_name(path: Path) -> str | None:
 
 
 def read_zone(files: Sequence[IntensityFile]) -> ZoneSeries:
-    """Read one zone's files, usually of several years, as one series; what lies between them is missing."""
+    """Read one zone's files, usually of several years, as one series; times between them are missing."""
     parts = [_read(file) for file in files]
     step = min(part.step_minutes for part in parts)
-    # 60 is a multiple of every step, but 15 and 20 have no common one: refuse rather than resample.
+    # 60 is a multiple of every step, but 15 and 20 have no common step: reject rather than resample.
     odd = next((part for part in parts if part.step_minutes % step), None)
     if odd:
-        raise DataError(f"{odd.file.path} has values every {odd.step_minutes} minutes, other files of its zone {step}.")
+        raise DataError(
+            f"{odd.file.path} has values every {odd.step_minutes} minutes, other files of its zone every {step}."
+        )
     start = min(int(part.minutes[0]) for part in parts)
     end = max(int(part.minutes[-1]) + part.step_minutes for part in parts)
     if end - start > _LONGEST_MINUTES:  # the array over all of it would fill the memory
@@ -240,7 +240,7 @@ def read_zone(files: Sequence[IntensityFile]) -> ZoneSeries:
             row, column = taken[0]
             other = parts[owner[where[row, column]]].file.path
             raise DataError(
-                f"Zone {part.file.zone}: {iso(moment(part.minutes[row]))} is both in {other} and in {part.file.path} "
+                f"Zone {part.file.zone}: {iso(moment(part.minutes[row]))} is in both {other} and {part.file.path} "
                 f"({len(np.unique(taken[:, 0])):,} such times). Keep one of the files."
             )
         owner[where] = i
@@ -295,7 +295,7 @@ def _recognise(path: Path) -> IntensityFile:
     is_tidy = "datetime_utc" in lower and bool(tidy)
     if not is_tidy and not ("datetime (utc)" in lower and "zone id" in lower and portal):
         raise DataError(
-            f"{path} has the columns {', '.join(header)}. Expected are datetime_utc with ci_direct_g_per_kwh or "
+            f"{path} has the columns {', '.join(header)}. Expected: datetime_utc with ci_direct_g_per_kwh or "
             "ci_lca_g_per_kwh, separated by commas, or the portal's Datetime (UTC), Zone id and Carbon intensity "
             "gCO₂eq/kWh (direct) or (Life cycle)."
         )
@@ -324,11 +324,11 @@ def _read(file: IntensityFile) -> _FileValues:
         next(rows)
         for line, row in rows:
             if len(row) < needed:
-                raise DataError(f"{file.path}, line {line}: {len(row)} cells where the header has {needed} or more.")
+                raise DataError(f"{file.path}, line {line}: {len(row)} cells, but the header needs at least {needed}.")
             if file.zone_column is not None and row[file.zone_column].strip() != file.zone:
                 raise DataError(
                     f"{file.path}, line {line}: zone {row[file.zone_column]!r} in a file of zone {file.zone!r}. "
-                    "Give every zone a file of its own."
+                    "Give every zone its own file."
                 )
             lines.append(line)
             rows_read.append(row)
@@ -360,4 +360,4 @@ def _minute(file: IntensityFile, stamp: str, line: int) -> int:
         when = when.replace(tzinfo=UTC)
     if when.second or when.microsecond:
         raise DataError(f"{where} is not a full minute.")
-    return int(when.timestamp()) // 60  # `minute_of`, three times as fast
+    return int(when.timestamp()) // 60  # like `minute_of`, but three times as fast

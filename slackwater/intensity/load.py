@@ -59,7 +59,7 @@ CURVE_COLUMNS = tuple(f"g_per_kwh_at_{knot:+.1f}" for knot in KNOTS)
 DIRECT_COLUMNS = {
     name: f"direct_{name}" for name in (*_wave_names("day", _DIRECT_DAILY), *NOISE_COLUMNS, *CURVE_COLUMNS)
 }
-"""What direct intensity has a column of its own for."""
+"""Parameters that have their own column for direct intensity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,7 +71,7 @@ class ZoneParameters:
     noise: NDArray[np.float64]
     """[part], the variance of each part of the noise."""
     latent: NDArray[np.float64]
-    """[latent], weight of each shared noise; the zone's own noise makes up what their squares lack to 1."""
+    """[latent], weight of each shared noise; the zone's own noise has the rest of the variance, 1 minus their squares."""
     curve: NDArray[np.float64]
     """[knot], g/kWh."""
 
@@ -112,7 +112,7 @@ def typical_intensity(zones: Sequence[str], start: datetime, hours: int, factor:
         row = parameters(factor)[zone]
         score = shape(row.shape, waves) + _zone_noise(zone, factor)[noise_hour]
         intensity[i] = np.interp(score, KNOTS, row.curve) / G_PER_KG
-    # To 0.1 mg: the last bits of a machine's arithmetic must not show.
+    # Rounded to 0.1 mg, to hide differences between machines in the last bits.
     return np.round(intensity, 7)
 
 
@@ -130,7 +130,7 @@ def shape_waves(start: datetime, hours: int) -> NDArray[np.float64]:
 def shape(weights: NDArray[np.float64], waves: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a zone's score [hour] without the noise."""
     score = np.zeros(waves.shape[1])
-    for weight, wave in zip(weights, waves, strict=True):  # a matrix product's last bits may differ with the range
+    for weight, wave in zip(weights, waves, strict=True):  # the last bits of a matrix product may depend on the range
         score += weight * wave
     return score
 
@@ -138,7 +138,7 @@ def shape(weights: NDArray[np.float64], waves: NDArray[np.float64]) -> NDArray[n
 def noise(zone: str, parts: NDArray[np.float64], latent: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a zone's noise [hour], circular; `parts` and `latent` as in the table."""
     own = np.sqrt(max(0.0, 1.0 - float(np.sum(latent**2))))
-    white = own * _white(zlib.crc32(zone.encode()))  # by name, so that another zone in the table changes nothing here
+    white = own * _white(zlib.crc32(zone.encode()))  # by name, so that adding zones to the table changes nothing here
     for k, weight in enumerate(latent):
         white = white + weight * _white(k)
     power = np.sum(parts[:, None] * noise_spectra(), axis=0)
@@ -155,9 +155,9 @@ def noise_spectra() -> NDArray[np.float64]:
     for memory, cycles in NOISE:
         decay = np.exp(-1 / memory)
         angles = [2 * np.pi * (frequency + sign * cycles * days) / NOISE_HOURS for sign in (-1, 1)]
-        # Squared, as of a filter applied twice: intensity is smoother from hour to hour than a process of order one.
+        # Squared, like a filter applied twice: intensity is smoother from hour to hour than an AR(1) process.
         power = sum(1 / (1 - 2 * decay * np.cos(angle) + decay**2) for angle in angles) ** 2
-        # The course of the year and the mean of each hour of the day belong to the shape.
+        # The yearly cycle and the mean of each hour of the day belong to the shape.
         power = np.where((frequency <= _YEARLY) | (frequency % days == 0), 0.0, power)
         spectra.append(power / (2 * power.sum()))
     return np.array(spectra)
@@ -167,10 +167,10 @@ def _check(zone: str, factor: Factor) -> None:
     if factor not in FACTORS:
         raise ScenarioError(f"factor {factor!r} is unknown; choose {' or '.join(FACTORS)}.")
     if zone not in typical_zones():
-        parts = [other for other in typical_zones() if other.startswith(zone.upper() + "-")]  # of IT, say
+        parts = [other for other in typical_zones() if other.startswith(zone.upper() + "-")]  # for example of IT
         near = parts[:8] or nearest(zone, typical_zones(), most=4, cutoff=0.4)
-        hint = f"Did you mean {', '.join(near)}?" if near else f"It has {', '.join(typical_zones())}."
-        raise ScenarioError(f"The typical data has no zone {zone!r}. {hint} For any other zone, give a file.")
+        hint = f"Did you mean {', '.join(near)}?" if near else f"Known: {', '.join(typical_zones())}."
+        raise ScenarioError(f"The typical data has no zone {zone!r}. {hint} For other zones, give a file.")
     if zone not in typical_zones(factor):
         raise ScenarioError(
             f"The typical data has no {factor} intensity for zone {zone!r}. Choose the factor lifecycle, or one "
@@ -203,12 +203,12 @@ logger = logging.getLogger(__name__)
 TYPICAL, TYPICAL_SOURCE = "typical", "typical (synthetic)"
 TYPICAL_START, TYPICAL_HOURS = datetime(2022, 1, 1, tzinfo=UTC), 8760
 NAMED = 12
-"""How many zones a message lists."""
+"""Most zones that a message lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneInfo:
-    """What a source has of one zone."""
+    """The data of one zone in a source."""
 
     zone: str
     source: str
@@ -219,7 +219,7 @@ class ZoneInfo:
     missing_hours: Mapping[Factor, int]
     """By factor: hours between the first and the last in which a value is missing."""
     mean_kg_per_kwh: Mapping[Factor, float]
-    """By factor: mean over the values that are there."""
+    """By factor: mean over the values."""
     synthetic: bool = False
 
 
@@ -242,7 +242,7 @@ def load_traces(
         hours: Length of the range. Default: up to the last slot that all zones have.
         factor: Emission factor, "direct" or "lifecycle".
         slot_minutes: Length of a slot.
-        fill_hours: Longest gap to fill by a straight line; the provenance lists what was filled.
+        fill_hours: Longest gap to interpolate; the provenance lists the filled hours.
 
     Raises:
         DataError: A longer gap, a range outside the data, or a file that cannot be read.
@@ -307,26 +307,26 @@ def _check_settings(
         raise ScenarioError("zones is empty; name at least one, or leave it out for all.")
     twice = next((zone for i, zone in enumerate(zones) if zone in zones[:i]), None)
     if twice is not None:
-        raise ScenarioError(f"zones names {twice!r} twice; several clients may share a zone that is named once.")
+        raise ScenarioError(f"zones names {twice!r} twice; name it once, and let several clients use it.")
 
 
 def _range(
     series: Sequence[ZoneSeries], asked: datetime | None, hours: int | None, slot_minutes: int
 ) -> tuple[int, int]:
-    """Return begin and end, minutes since 1970: as asked, or whole slots of what all zones share."""
+    """Return begin and end, minutes since 1970: as requested, or the whole slots that all zones share."""
     first, last = max(one.start_minute for one in series), min(one.end_minute for one in series)
     begin = minute_of(asked) if asked else -(-first // slot_minutes) * slot_minutes
     end = begin + 60 * hours if hours else last // slot_minutes * slot_minutes
     if asked is None and hours is None and begin >= end:
         listed = ", ".join(f"{one.zone} {one.cover}" for one in series[:NAMED])
         raise DataError(
-            f"The zones share no {slot_minutes}-minute slot: {listed}. Take zones or files of the same time."
+            f"The zones share no {slot_minutes}-minute slot: {listed}. Use zones or files of the same period."
         )
-    for one in sorted(series, key=lambda one: one.end_minute):  # the one that ends first is to blame for an early end
+    for one in sorted(series, key=lambda one: one.end_minute):  # report the one that ends first
         if not one.start_minute <= begin < end <= one.end_minute:
             to = f"to {iso(moment(end))}" if begin < end else "and later"
             wanted = f"{iso(moment(begin))} {to}"
-            raise DataError(f"Zone {one.zone} ({one.source}) covers {one.cover}; {wanted} lies outside of it.")
+            raise DataError(f"Zone {one.zone} ({one.source}) covers {one.cover}; {wanted} is outside of it.")
     return begin, end
 
 
@@ -349,7 +349,7 @@ def _settle_rejected(found: Found, zones: Sequence[str] | None) -> None:
         zone = zone_in_name(path)
         if zone is not None and (zones is None or zone in zones):
             raise error
-        logger.warning("Left out: %s", error)
+        logger.warning("Ignored file: %s", error)
 
 
 def _typical_series(zones: Sequence[str] | None, start: datetime, hours: int, factor: Factor) -> list[ZoneSeries]:
@@ -360,7 +360,7 @@ def _typical_series(zones: Sequence[str] | None, start: datetime, hours: int, fa
     without = [zone for zone in wanted if zone not in having]
     if without:
         raise _no_factor(without, factor, having, f"the {TYPICAL} profiles")
-    # Slots of less than an hour may start within one; the profiles have full hours.
+    # Slots shorter than an hour may start inside one; the profiles have full hours.
     begin = minute_of(start) // 60 * 60
     steps = hours + (begin < minute_of(start))
     intensity = typical_intensity(wanted, moment(begin), steps, factor)
@@ -388,13 +388,13 @@ def _check_zones(wanted: Iterable[str], known: Iterable[str], where: str) -> Non
         if zone not in names:
             close = nearest(zone, names, most=3)
             hint = f" Did you mean {' or '.join(close)}?" if close else ""
-            raise ScenarioError(f"There is no zone {zone!r} in {where}.{hint} There are {_listed(names)}.")
+            raise ScenarioError(f"There is no zone {zone!r} in {where}.{hint} Known: {_listed(names)}.")
 
 
 def _no_factor(without: Sequence[str], factor: Factor, having: Sequence[str], where: str) -> ScenarioError:
     other = next(name for name in FACTORS if name != factor)
     zones = f"zone {without[0]}" if len(without) == 1 else f"the zones {_listed(without)}"
-    alternative = f"choose among the zones that have it: {_listed(having)}" if having else "no other zone has it either"
+    alternative = f"choose a zone that has it: {_listed(having)}" if having else "other data: no zone here has it"
     return ScenarioError(
         f"There is no {factor} intensity for {zones} in {where}. Use factor='{other}' (--factor {other}), or "
         f"{alternative}."

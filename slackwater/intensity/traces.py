@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 GAPS_NAMED = 5
 SPRING, AUTUMN = (3, 9, 10), (4, 10, 11)
-"""Months in which an hour is skipped, and in which it comes twice, in the north and in the south."""
+"""Months in which clocks skip an hour, and in which they repeat one, north and south."""
 CLOCKS_FORWARD = (
-    " An hour is missing where clocks go forward: the file looks like it is in local time with daylight saving. If so,"
-    " give the times in UTC."
+    " An hour is missing where clocks go forward: the file seems to be in local time with daylight saving. If so, give"
+    " the times in UTC."
 )
 
 
@@ -141,7 +141,7 @@ def to_slots(
     """
     step = series.step_minutes
     first, stop = (begin - series.start_minute) // step, -((series.start_minute - end) // step)
-    # On a grid that both divide into, so that 20-minute slots of 15-minute values come out right too.
+    # On a grid that divides both, so that 20-minute slots of 15-minute values are right too.
     fine = gcd(step, slot_minutes)
     grid = np.repeat(values[first:stop], step // fine)
     offset = (begin - series.start_minute - first * step) // fine
@@ -174,7 +174,7 @@ def filled_slots(
 
 
 def describe_gaps(series: ZoneSeries, factor: Factor, gaps: list[Gap], begin: int, end: int, fill_hours: int) -> str:
-    """Return what is missing in [begin, end), and what to do about it; `gaps` are those that were not filled."""
+    """Return a message about the missing values in [begin, end), with what to do; `gaps` were not filled."""
     count = len(hours_in(gaps, begin, end))
     named = ", ".join(str(gap) for gap in gaps[:GAPS_NAMED])
     if len(gaps) > GAPS_NAMED:
@@ -189,28 +189,28 @@ def describe_gaps(series: ZoneSeries, factor: Factor, gaps: list[Gap], begin: in
     ways = []
     if pairs:
         low, high = max(pairs, key=lambda pair: pair[1] - pair[0])
-        ways.append(f"ask for a part without gaps (the longest is {(high - low) / 60:g} h from {iso(moment(low))})")
+        ways.append(f"use a period without gaps (the longest is {(high - low) / 60:g} h from {iso(moment(low))})")
     inside = [gap.minutes for gap in gaps if not gap.at_edge]
     if inside:
         needed = -(-max(inside) // 60)
-        guess = ", a guess over so many hours" if needed > 6 else ""
-        ways.append(f"let fill_hours={needed} (--fill {needed}) draw a straight line over them{guess}")
-    advice = ", or ".join(ways) or "take another zone or file"
+        guess = ", a guess over that many hours" if needed > 6 else ""
+        ways.append(f"set fill_hours={needed} (--fill {needed}) to interpolate{guess}")
+    advice = ", or ".join(ways) or "use another zone or file"
     edge = " A gap at the edge of the data is never filled." if len(inside) < len(gaps) else ""
-    return f"{text} To go on, {advice}.{edge}"
+    return f"{text} To continue, {advice}.{edge}"
 
 
 Factor = Literal["direct", "lifecycle", "marginal", "mixed"]
-"""Marginal values come from a provider only; mixed is what zones of several factors have, where that was asked for."""
+"""Only providers have marginal values. Mixed means zones with different factors, if that was asked for."""
 FACTORS: tuple[Factor, ...] = ("direct", "lifecycle")
-"""The factors that files and the typical year have."""
+"""The factors of files and of the typical year."""
 Certainty = Literal["actual", "estimated", "forecast", "synthetic"]
 _DOUBT: tuple[Certainty, ...] = ("actual", "estimated", "forecast", "synthetic")
-"""From certain to made up."""
+"""From certain to synthetic."""
 _HOUR = timedelta(hours=1)
 _MOST_HOURS = 1_000_000
 INTERPOLATED = "interpolated"
-"""Source of an hour that its provider left out, between others."""
+"""Source of an interpolated hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,11 +223,13 @@ class Origin:
     source: str
     kind: Certainty
     issued_at: str | None = None
-    """When a forecast was issued, ISO 8601, UTC; None where that is not known."""
+    """When a forecast was issued, ISO 8601, UTC; None if unknown."""
 
     def __post_init__(self) -> None:
         if isinstance(self.hours, bool) or not isinstance(self.hours, int) or not 1 <= self.hours <= _MOST_HOURS:
-            raise DataError(f"An origin of {self.hours!r:.40} hours is damaged: give 1 to {_MOST_HOURS:,}.")
+            raise DataError(
+                f"An origin has {self.hours!r:.40} hours, but 1 to {_MOST_HOURS:,} are possible: the data is damaged."
+            )
 
     def starts(self) -> list[datetime]:
         """Return the start of every hour."""
@@ -235,7 +237,7 @@ class Origin:
         return [first + i * _HOUR for i in range(self.hours)]
 
     def within(self, start: datetime, end: datetime) -> Origin | None:
-        """Return the part that reaches into [start, end), or None."""
+        """Return the part that overlaps [start, end), or None."""
         kept = [hour for hour in self.starts() if start - _HOUR < hour < end]
         return replace(self, start=iso(kept[0]), hours=len(kept)) if kept else None
 
@@ -257,23 +259,23 @@ def origins_of(hours: Iterable[tuple[datetime, str, Certainty, datetime | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where one zone's values come from, as it is repeated in every output."""
+    """Where one zone's values come from; every output repeats it."""
 
     zone: str
     source: str
-    """In words, for people. What counts is in `origins`, where there are any."""
+    """For people. Programs read `origins`, if there are any."""
     synthetic: bool = False
     filled_hours: tuple[str, ...] = ()
     """Starts of the hours that were missing and filled by interpolation."""
     origins: tuple[Origin, ...] = ()
-    """Source, kind and time of issue of every hour; an hour that is in none of them is actual, from `source`."""
+    """Source, kind and time of issue of hours. An hour in none of them is actual, from `source`."""
 
     def hours(self, kind: Certainty) -> tuple[str, ...]:
         """Return the starts of the hours of a kind, ISO 8601."""
         return tuple(iso(hour) for one in self.origins if one.kind == kind for hour in one.starts())
 
     def within(self, start: datetime, end: datetime) -> Provenance:
-        """Return the same with only those hours that reach into [start, end)."""
+        """Return the same with only the hours that overlap [start, end)."""
         origins = tuple(kept for one in self.origins if (kept := one.within(start, end)) is not None)
         return replace(self, filled_hours=_within(self.filled_hours, start, end), origins=origins)
 
@@ -295,7 +297,7 @@ class Provenance:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Provenance:
-        """Return the provenance of a dict of `to_dict`; older files only list the hours of a kind."""
+        """Return the provenance from `to_dict`'s dict; older files only list the hours of a kind."""
         older = [
             (utc(hour), data["source"], kind, None)
             for kind, name in (("estimated", "estimated_hours"), ("forecast", "forecast_hours"))
@@ -369,7 +371,7 @@ class Traces:
         try:
             return self.zones.index(zone)
         except ValueError:
-            raise ScenarioError(f"There is no trace for zone {zone!r}; loaded are {', '.join(self.zones)}.") from None
+            raise ScenarioError(f"There is no trace for zone {zone!r}. Loaded: {', '.join(self.zones)}.") from None
 
     def slot_starts(self) -> list[datetime]:
         """Return the start of every slot."""
@@ -387,8 +389,7 @@ class Traces:
         last = begin + timedelta(minutes=self.slot_minutes * slots)
         if offset < 0 or offset + slots > self.slots:
             raise DataError(
-                f"The traces cover {iso(self.start)} to {iso(self.end)}; {iso(begin)} to {iso(last)} lies outside "
-                "of it."
+                f"The traces cover {iso(self.start)} to {iso(self.end)}; {iso(begin)} to {iso(last)} is outside of it."
             )
         provenance = tuple(p.within(begin, last) for p in self.provenance)
         return replace(self, start=begin, intensity=self.intensity[:, offset : offset + slots], provenance=provenance)

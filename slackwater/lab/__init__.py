@@ -1,4 +1,4 @@
-"""Research on top of the product: the paper reproduced, other methods as policies, and our studies.
+"""Research on top of the product: the reproduced paper, other methods as policies, and our studies.
 
 Nothing outside this package imports it, except the lazy loaders in `slackwater/__init__.py` and `slackwater/cli/options.py`.
 """

@@ -10,16 +10,16 @@ STUDIES = {
     "aggregation": "Aggregators on the same schedules.",
     "auto": "Rules and schedules for `plan --auto` on a small network.",
     "auto-cnn": "The choice of `plan --auto` with the paper's CNN.",
-    "backtests": "Runs of the past, planned on the forecasts of their time.",
+    "backtests": "Back-tests of past runs, planned on the forecasts of the time.",
     "correlation": "Heterogeneity and correlation of participation.",
-    "forecasts": "Error of forecasts, and what planning on them saves.",
+    "forecasts": "Forecast errors, and savings of plans made on forecasts.",
     "soak": "Long runs and faults on real Flower processes.",
     "world": "A week of slots with faults in the test world.",
 }
 
 
 class _Studies(click.Group):
-    """Import a study when it is called: most need PyTorch, some the tests of the repository."""
+    """Import a study only when it is called: most need PyTorch, some the repository's tests."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(STUDIES)
@@ -39,7 +39,7 @@ class _Studies(click.Group):
 def main() -> None:
     """Run a study from the top of the repository, or show its tables.
 
-    Results are appended to experiments/results/STUDY.jsonl, one line a cell; a study that was stopped continues.
+    Results are appended to experiments/results/STUDY.jsonl, one line per cell. A stopped study continues.
     """
 
 

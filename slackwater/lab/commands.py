@@ -1,91 +1,100 @@
-"""The commands of the lab: `slackwater paper` and `slackwater rivals`, which `slackwater.cli` loads when they are called."""
+"""The commands of the lab, `slackwater paper` and `slackwater rivals`; `slackwater.cli` imports them when called."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from slackwater.atomic import write_whole
-from slackwater.cli.options import ListOf, console, data_option, fill_option, filled, json_option, print_json, say
+from slackwater.cli.options import (
+    ListOf,
+    console,
+    data_option,
+    eval_every_option,
+    evaluation_interval,
+    fill_option,
+    json_option,
+    option,
+    out_option,
+    print_json,
+    say,
+    seeds_option,
+    task_data_option,
+    task_option,
+)
 from slackwater.cli.plan_commands import read_problem, scenario_argument
-from slackwater.errors import MissingExtraError, ScenarioError
+from slackwater.errors import InfeasibleError, MissingExtraError, ScenarioError
 from slackwater.lab.policies import comparison
 from slackwater.lab.policies.registry import check_method, method_names
 from slackwater.lab.store import Row, quiet
+from slackwater.lazy import require
 from slackwater.planning.problem import Problem
+from slackwater.planning.schedule import no_slack_plan
 
 if TYPE_CHECKING:
     from slackwater.lab.paper.cells import Cell
     from slackwater.lab.paper.items import Context
 
-_T = TypeVar("_T", int, float)
 _ALL = "all"
 _ITEMS = ("fig1", "fig2", "fig3", "fig4", "setting", "baseline", "fig5", "fig6", "table1a", "table1b", "fig7", "claims")
 
 
 @click.command()
-@click.argument("item", type=click.Choice((*_ITEMS, _ALL)))
-@click.option(
+@click.argument("item", metavar="ITEM", type=click.Choice((*_ITEMS, _ALL)))
+@option(
     "--data",
     metavar="FOLDER",
-    callback=filled,
     default="typical",
-    help="The paper's seven zones; else the embedded synthetic year.",
+    help="CSV files with the carbon intensity of the paper's seven zones; typical is the embedded synthetic year.",
 )
-@click.option("--all-zones", metavar="FOLDER", callback=filled, help="Zones of fig2 and fig3; --data unless told.")
-@click.option(
-    "--task-data", metavar="FOLDER", callback=filled, help="MNIST's files; else the cache, else they are fetched."
+@option("--all-zones", metavar="FOLDER", help="CSV files with the zones of fig2 and fig3. Default: as --data.")
+@task_data_option
+@seeds_option
+@option("--lr", "rates", metavar="RATE,..", default="0.1", help="Local learning rates for the cells of the tables.")
+@option("--jobs", type=click.IntRange(1), default=2, metavar="N", help="Cells to train in parallel, one core each.")
+@out_option("Folder for cells, tables and pictures.", "paper")
+@option(
+    "--most",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Train at most N cells, then show the results so far. Default: all cells.",
 )
-@click.option("--seeds", default="0,1,2", show_default=True, callback=filled, help="Of every cell.")
-@click.option(
-    "--lr",
-    "rates",
-    default="0.1",
-    show_default=True,
-    callback=filled,
-    help="Rates at which the tables' cells are trained.",
-)
-@click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Cells side by side, a core each.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("paper"),
-    show_default=True,
-    help="Folder of cells, tables and pictures.",
-)
-@click.option("--most", type=click.IntRange(0), help="Train at most so many cells, then show what there is.")
-@click.option("--quick", is_flag=True, help="Everything in small, on the embedded digits.")
+@option("--quick", is_flag=True, help="Make a small version of everything, on the embedded digits and one seed.")
 def paper(
     item: str,
     data: str,
     all_zones: str | None,
     task_data: str | None,
-    seeds: str,
+    seeds: tuple[int, ...],
     rates: str,
     jobs: int,
     out: Path,
     most: int | None,
     quick: bool,
 ) -> None:
-    """Make ITEM of the paper again: a figure (fig1 to fig7), a table (table1a, table1b, baseline, setting), claims, or all.
+    """Reproduce an ITEM of the paper: a figure, a table or all.
 
-    Cells are stored one by one: a sweep that was stopped goes on where it was, and what is there is shown at any time.
+    ITEM is fig1 to fig7, table1a, table1b, baseline, setting, claims or all. The command stores every trained cell, so a
+    stopped sweep continues where it was.
     """
+    if item == _ALL or item.startswith("fig"):
+        require("matplotlib")
     try:
         from slackwater.lab.paper.cells import RATES, open_store
         from slackwater.lab.paper.items import ITEMS, Context
         from slackwater.lab.paper.setting import Source
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "torch", "torch") from None
-    numbers = _list_of(int, seeds, "whole numbers such as 0,1,2", "--seeds")
-    tried = _list_of(float, rates, f"rates of the paper's grid {','.join(map(str, RATES))}", "--lr")
+    tried = _rates(rates, f"rates of the paper's grid {','.join(map(str, RATES))}")
     if not set(tried) <= set(RATES):
-        raise click.BadParameter(f"the paper tries {', '.join(map(str, RATES))}, not {rates}.", param_hint="--lr")
+        raise click.BadParameter(f"{rates} is not in the paper's grid {', '.join(map(str, RATES))}.", param_hint="--lr")
     source = Source(data=data, task="digits" if quick else "mnist", task_data=None if quick else task_data)
     name = "quick" if quick else "cells" if data != "typical" else "cells-typical"
     context = Context(
@@ -93,13 +102,16 @@ def paper(
         every_zone=Source(data=all_zones or data),
         store=open_store(out / f"{name}.jsonl", source),
         out=out,
-        seeds=numbers[:1] if quick else numbers,
+        seeds=seeds[:1] if quick else seeds,
         rates=tried,
         quick=quick,
     )
     if data == "typical":
-        say("no --data: this runs on the embedded synthetic year, so the numbers are not the paper's.")
-    for shown in _ITEMS if item == _ALL else [item]:
+        say("This uses the embedded synthetic year, so the numbers are not the paper's. Name its data with --data.")
+    wanted = _ITEMS if item == _ALL else (item,)
+    if most != 0 and any(context.store.get(cell) is None for one in wanted for cell in ITEMS[one].cells(context)):
+        require("torch")
+    for shown in wanted:
         cells = ITEMS[shown].cells(context)
         _train_paper(shown, cells, context, jobs, most)
         made = ITEMS[shown].make(context, cells)
@@ -107,14 +119,14 @@ def paper(
         console().print(f"[bold]{shown}[/]: {made.title}")
         for note in made.notes:
             console().print(f"  {note}", highlight=False)
-        say(f"written: {', '.join(str(path) for path in files)}")
+        say(f"wrote {', '.join(str(path) for path in files)}")
 
 
-def _list_of(kind: Callable[[str], _T], given: str, what: str, option: str) -> tuple[_T, ...]:
+def _rates(given: str, what: str) -> tuple[float, ...]:
     try:
-        return tuple(kind(part) for part in given.split(","))
+        return tuple(float(part) for part in given.split(","))
     except ValueError:
-        raise click.BadParameter(f"{given!r} is not a list of {what}.", param_hint=option) from None
+        raise click.BadParameter(f"{given!r} is not a list of {what}.", param_hint="--lr") from None
 
 
 def _train_paper(name: str, cells: list[Cell], context: Context, jobs: int, most: int | None) -> None:
@@ -122,12 +134,12 @@ def _train_paper(name: str, cells: list[Cell], context: Context, jobs: int, most
 
     todo = [cell for cell in dict.fromkeys(cells) if context.store.get(cell) is None][:most]
     if todo:
-        say(f"{name}: {len(cells) - len(todo)} of {len(cells)} cells are there, {len(todo)} to train.")
+        say(f"{name}: {len(cells) - len(todo)} of {len(cells)} cells are stored, {len(todo)} to train.")
         _say_progress(sweep(todo, context.source, context.store, jobs=jobs), len(todo), lambda row: f"{row['cell']} ")
 
 
 def _say_progress(rows: Iterator[Row], count: int, named: Callable[[Row], str]) -> None:
-    """Print each cell when it is trained, with an estimate of the time left."""
+    """Print each trained cell, with an estimate of the remaining time."""
     began = time.monotonic()
     for number, row in enumerate(rows, 1):
         left = (time.monotonic() - began) / number * (count - number)
@@ -137,54 +149,48 @@ def _say_progress(rows: Iterator[Row], count: int, named: Callable[[Row], str]) 
 
 @click.command()
 @scenario_argument
-@click.option("--task", default="digits", show_default=True, callback=filled, help="digits, mnist, fashion_mnist, ..")
-@click.option(
-    "--task-data",
-    metavar="FOLDER",
-    callback=filled,
-    help="Where the data set's files are; else the cache, else fetched.",
-)
-@click.option("--model", metavar="NAME", help="Model variant of the task.")
-@click.option(
+@task_option
+@task_data_option
+@option("--model", metavar="NAME", help="Model of the task. Default: the task's.")
+@option(
     "--policies",
+    metavar="NAME,..",
     default=_ALL,
-    show_default=True,
-    callback=filled,
-    help="Methods, separated by commas, such as ours,oort:2 (two clients a round) or fedzero+memory (another aggregator); "
-    "all is every one of them.",
+    help="Methods, separated by commas: ours, oort:2 (two clients in a round) or fedzero+memory (another aggregator); all "
+    "means every method.",
 )
-@click.option(
-    "--budget", type=ListOf(float, "number of kg"), metavar="KG,..", help="Budgets; the scenario's unless told."
+@option(
+    "--budget",
+    type=ListOf(float, "number of kg"),
+    metavar="KG,..",
+    help="Budgets, in kg CO2e. Default: the scenario's.",
 )
-@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="How many, from 0 on.")
-@click.option(
-    "--target", type=float, default=0.9, show_default=True, help="Accuracy to which hours and kg are counted."
-)
-@click.option("--local-steps", type=click.IntRange(1), default=30, show_default=True, help="Local SGD steps a round.")
-@click.option("--batch-size", type=click.IntRange(1), default=128, show_default=True, help="Samples a step.")
-@click.option("--lr", type=float, default=0.1, show_default=True, help="Local learning rate.")
-@click.option("--eval-every", type=click.IntRange(0), default=1, show_default=True, help="Rounds between evaluations.")
-@click.option(
+@seeds_option
+@option("--target", type=float, default=0.9, help="Accuracy, from 0 to 1, up to which hours and kg CO2e are counted.")
+@option("--local-steps", type=click.IntRange(1), default=30, metavar="N", help="Local SGD steps in a round.")
+@option("--batch-size", type=click.IntRange(1), default=128, metavar="N", help="Samples in a local step.")
+@option("--lr", type=float, default=0.1, help="Local learning rate.")
+@eval_every_option("no-slack run")
+@option(
     "--free-probes",
     is_flag=True,
-    help="Do not charge losses and gradients of clients that do not train (data centres).",
+    help="Do not charge the probes (losses and gradients) of clients that do not train, as in data centres.",
 )
-@click.option(
+@option(
     "--probe-samples",
     type=click.IntRange(1),
     default=512,
-    show_default=True,
-    help="Of a client, at most, in such a probe.",
+    metavar="N",
+    help="Maximum number of a client's samples in a probe.",
 )
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Cells side by side, a core each.")
-@click.option("--most", type=click.IntRange(0), help="Train at most so many cells, then show what there is.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("rivals"),
-    show_default=True,
-    help="Folder of cells, rivals.csv and rivals.png.",
+@option("--jobs", type=click.IntRange(1), default=1, metavar="N", help="Cells to train in parallel, one core each.")
+@option(
+    "--most",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Train at most N cells, then show the results so far. Default: all cells.",
 )
+@out_option("Folder for cells, rivals.csv and rivals.png.", "rivals")
 @data_option
 @fill_option
 @json_option
@@ -195,12 +201,12 @@ def rivals(
     model: str | None,
     policies: str,
     budget: list[float] | None,
-    seeds: int,
+    seeds: tuple[int, ...],
     target: float,
     local_steps: int,
     batch_size: int,
     lr: float,
-    eval_every: int,
+    eval_every: int | None,
     free_probes: bool,
     probe_samples: int,
     jobs: int,
@@ -210,10 +216,12 @@ def rivals(
     fill_hours: int | None,
     as_json: bool,
 ) -> None:
-    """Compare methods on a SCENARIO: each policy and plan at each budget and seed, charged by the same ledger.
+    """Compare training methods on a SCENARIO at equal budgets.
 
-    Cells are stored one by one: a comparison that was stopped goes on where it was, and more methods, budgets or seeds add to it.
+    A cell is one method at one budget and seed, and the same ledger charges all of them. The command stores every
+    trained cell: a stopped comparison continues where it was, and can add methods, budgets and seeds.
     """
+    require("torch", "matplotlib")
     problem = read_problem(scenario, data, fill_hours)
     setting = comparison.Setting(
         task=task,
@@ -222,7 +230,7 @@ def rivals(
         local_steps=local_steps,
         batch_size=batch_size,
         lr=lr,
-        eval_every=eval_every,
+        eval_every=_interval(problem, eval_every, out),
         probes="free" if free_probes else "charged",
         probe_samples=probe_samples,
     )
@@ -231,8 +239,8 @@ def rivals(
     if not all(kg > 0 for kg in budgets):
         raise click.BadParameter("budgets must be above 0 kg.", param_hint="--budget")
     store = comparison.open_store(out, problem, setting)
-    # Seed by seed, so that a table over all methods is there early.
-    cells = [comparison.Cell(method=m, budget_kg=kg, seed=s) for s in range(seeds) for kg in budgets for m in methods]
+    # Seed by seed, so that an early table has all methods.
+    cells = [comparison.Cell(method=m, budget_kg=kg, seed=s) for s in seeds for kg in budgets for m in methods]
     todo = [cell for cell in cells if store.get(cell) is None][:most]
     if todo:
         say(f"{len(todo)} of {len(cells)} cells to train.")
@@ -243,10 +251,21 @@ def rivals(
     _show(comparison.lines(rows, target), rows, problem, out, as_json)
 
 
+def _interval(problem: Problem, asked: int | None, out: Path) -> int:
+    """Return the rounds between evaluations; a comparison that continues keeps its own, unless asked."""
+    if asked is None and (stored := out / "setting.json").is_file():
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return int(json.loads(stored.read_text(encoding="utf-8"))["setting"]["eval_every"])
+    try:
+        return evaluation_interval(no_slack_plan(problem).problem.rounds, asked)
+    except InfeasibleError:  # the budget pays no round of all clients
+        return evaluation_interval(1, asked)
+
+
 def _methods(given: str) -> list[str]:
     names = [name.strip() for name in given.split(",") if name.strip()]
     if not names:
-        raise click.BadParameter("name a method, or say all.", param_hint="--policies")
+        raise click.BadParameter("name a method, or all.", param_hint="--policies")
     try:
         found = [m for name in names for m in (method_names() if name == _ALL else [check_method(name)])]
     except ScenarioError as error:
@@ -259,7 +278,7 @@ def _show(table: list[comparison.Line], rows: list[Row], problem: Problem, out: 
     from slackwater.lab.policies.charts import chart, summary
 
     if not table:
-        say("no cell has been trained yet.")
+        say("No cell is trained yet.")
         return
     write_whole(out / "rivals.csv", comparison.to_csv(table))
     curves = {row["method"]: row["curve"] for row in reversed(rows) if "curve" in row}
@@ -268,4 +287,4 @@ def _show(table: list[comparison.Line], rows: list[Row], problem: Problem, out: 
         print_json([asdict(line) for line in table])
     else:
         console().print(summary(table, synthetic=problem.traces.synthetic))
-    say(f"written: {', '.join(map(str, written))}")
+    say(f"wrote {', '.join(map(str, written))}")

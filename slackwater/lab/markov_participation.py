@@ -1,24 +1,22 @@
 """Random participation as Markov chains on {0,1}^K, for the paper's study of correlation (its Section V-C).
 
-How a process moves from one slot to the next: with probability `coupling` the slot is common, as under one weather.
-Then either everybody keeps the last slot's state (probability rho_T), or everybody draws anew with one and the same
-uniform number U, client c taking part if U < pi_c. Otherwise each client keeps or draws on its own, with the same
-probabilities. Hence, exactly:
+A process moves from slot to slot as follows. With probability `coupling` the slot is common to all clients. Then either
+all clients keep the last slot's state (probability rho_T), or all draw again with one uniform number U, and client c
+takes part if U < pi_c. Otherwise each client keeps or draws independently, with the same probabilities. So, exactly:
 
 - Each client by itself is a two-state Markov chain of frequency pi_c and second eigenvalue (= lag-one correlation)
   rho_T.
 - Cov(a_i, a_j) = f (min(pi_i, pi_j) - pi_i pi_j), f = coupling (1 - rho_T) / (1 - coupling rho_T - (1 - coupling)
-  rho_T^2). So rho_S, the mean correlation over pairs of clients, can be chosen, up to what pi allows, which coupling
-  = 1 gives.
+  rho_T^2). So rho_S, the mean correlation over pairs of clients, can be chosen up to the maximum at coupling = 1.
 - The joint chain is P = coupling (rho_T I + (1 - rho_T) 1 mu') + (1 - coupling) (P_1 x ... x P_K), mu the law of (U <
   pi_c)_c. It maps prod_{c in S} (a_c - pi_c) to itself times coupling rho_T + (1 - coupling) rho_T^|S|, plus a
   constant. These factors are its eigenvalues; the largest below 1 is that of |S| = 1, so rho_TS = rho_T.
 
-That is why the eight cells are not the caption's. It tells space-correlated (rho_TS > 0.45) from uncorrelated (<
-0.35) by rho_TS; but rho_TS of a joint chain is at least each client's rho_T, so "time correlated, space uncorrelated"
-(rho_T > 0.7, rho_TS < 0.35) does not exist, and rho_TS need not see spatial correlation at all. Our cells are by
-rho_H, rho_T and rho_S, with the caption's numbers: HO rho_H < 1, HE rho_H > 1.5; TU rho_T < 0.1, TC rho_T > 0.7; SU
-rho_S < 0.35, SC rho_S > 0.45.
+That is why our eight cells differ from the caption's, which separates space-correlated (rho_TS > 0.45) from
+uncorrelated (< 0.35) by rho_TS. But rho_TS of a joint chain is at least each client's rho_T. So "time correlated, space
+uncorrelated" (rho_T > 0.7, rho_TS < 0.35) does not exist, and rho_TS may not show spatial correlation at all. Our cells
+use rho_H, rho_T and rho_S with the caption's numbers: HO rho_H < 1, HE rho_H > 1.5; TU rho_T < 0.1, TC rho_T > 0.7;
+SU rho_S < 0.35, SC rho_S > 0.45.
 """
 
 from __future__ import annotations
@@ -36,14 +34,14 @@ from slackwater.training.partition import stream
 
 MOST_JOINT_CLIENTS = 10  # the joint chain has 2^K states: a matrix of 8 MB for 10 clients, 128 MB for 12
 MEAN_FREQUENCY = 0.52
-"""Of all cells, so that they differ in who trains and when, not in how much. Above 1/2, or rho_H < 1 is impossible."""
+"""Mean frequency of all cells, so that they have equal amounts of training. rho_H < 1 needs more than 1/2."""
 _FORWARD_STREAM, _PAST_STREAM = 10, 11
 _PAST_SLOTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """Random participation with exact figures; make one with `process`."""
+    """Random participation with exact metrics; create one with `process`."""
 
     name: str
     pi: tuple[float, ...]  # [client], long-run share of the slots in which the client takes part
@@ -58,7 +56,7 @@ class Process:
 
     @property
     def rho_s(self) -> float:
-        """Return the mean correlation over the pairs of clients that are not always there; 0 if there are no two."""
+        """Return the mean correlation over the pairs of clients that are not always present; 0 if there are fewer than two."""
         return _covariance_factor(self.rho_t, self.coupling) * _greatest_rho_s(self.pi)
 
     @property
@@ -67,11 +65,11 @@ class Process:
         return self.rho_t
 
     def joint_transition(self) -> NDArray[np.float64]:
-        """Return P[from, to] on the 2^K states, client c being bit c of the state's number; for at most 10 clients."""
+        """Return P[from, to] on the 2^K states, where client c is bit c of the state's number; for at most 10 clients."""
         clients = len(self.pi)
         if clients > MOST_JOINT_CLIENTS:
             raise ScenarioError(
-                f"The joint chain of {clients} clients has 2^{clients} states. Ask with at most {MOST_JOINT_CLIENTS}."
+                f"The joint chain of {clients} clients has 2^{clients} states. Use at most {MOST_JOINT_CLIENTS} clients."
             )
         own: NDArray[np.float64] = np.ones((1, 1))
         for p in self.pi:
@@ -83,7 +81,7 @@ class Process:
         return matrix
 
     def joint_rho_ts(self) -> float:
-        """Return rho_TS by the eigenvalues of `joint_transition`: slower than `rho_ts`, and its proof."""
+        """Return rho_TS from the eigenvalues of `joint_transition`: slower than `rho_ts`, to verify it."""
         return joint_chain_rho_ts(self.joint_transition())
 
     def _comonotone(self) -> NDArray[np.float64]:
@@ -100,10 +98,12 @@ def process(pi: Sequence[float], *, rho_t: float = 0.0, rho_s: float = 0.0, name
     """Return a process with these frequencies, temporal correlation and mean pairwise correlation, all exact."""
     wrong = [i for i, p in enumerate(pi) if not 0 < p <= 1]
     if not len(pi) or wrong:
-        found = f"client number {wrong[0] + 1} has {pi[wrong[0]]}" if wrong else "there are none"
+        found = f"client number {wrong[0] + 1} has {pi[wrong[0]]}" if wrong else "the list is empty"
         raise ScenarioError(f"pi must be above 0 and at most 1 for each client; {found}.")
     if not 0 <= rho_t < 1:
-        raise ScenarioError(f"rho_t is {rho_t}; give 0 (every slot anew) to less than 1 (1 never changes).")
+        raise ScenarioError(
+            f"rho_t is {rho_t}; give at least 0 (every slot is drawn again) and less than 1 (never changes)."
+        )
     greatest = _greatest_rho_s(pi)
     if not 0 <= rho_s <= greatest:
         raise ScenarioError(
@@ -116,7 +116,7 @@ def process(pi: Sequence[float], *, rho_t: float = 0.0, rho_s: float = 0.0, name
 
 
 def frequencies(clients: int, rho_h: float | None = None, *, mean: float = MEAN_FREQUENCY) -> tuple[float, ...]:
-    """Return pi evenly spaced about its mean, as wide as gives this rho_H; without rho_H all equal."""
+    """Return pi evenly spaced about its mean so that it has this rho_H; without rho_H, all equal."""
     if clients < 1 or not 0 < mean <= 1:
         raise ScenarioError(f"clients is {clients} and mean {mean}; give at least 1 client and a mean of 0 to 1.")
     least = (1 - mean) / mean
@@ -131,7 +131,7 @@ def frequencies(clients: int, rho_h: float | None = None, *, mean: float = MEAN_
     if not least <= rho_h <= greatest:
         raise ScenarioError(
             f"rho_h is {rho_h}; {clients} clients with a mean frequency of {mean} can have {least:.4g} to "
-            f"{greatest:.4g}. Change the mean for others."
+            f"{greatest:.4g}. Change the mean for other values."
         )
     while high - low > 1e-15:
         middle = (low + high) / 2
@@ -157,14 +157,14 @@ def cells(clients: int = 7, *, rho_h: float = 1.6, rho_t: float = 0.8, rho_s: fl
 def generate(process: Process, slots: int, seed: int = 0) -> NDArray[np.bool_]:
     """Return participation [client, slot] from the stationary law; more slots of the same seed continue the sequence.
 
-    In a finite stretch a rare client may be absent throughout.
+    In few slots, a rare client may never take part.
     """
     if slots < 1:
         raise ScenarioError(f"slots is {slots}; give at least 1.")
     fresh, drawn = _moves(process, slots, stream(seed, _FORWARD_STREAM))
     past = stream(seed, _PAST_STREAM)
-    # A client that keeps its state in the first slot has what it last drew before. Going back until everybody has drawn
-    # gives the stationary law exactly (coupling from the past); a burn-in of a fixed length would only come near it.
+    # A client that keeps its state in the first slot has the state it drew earlier. Going back until all clients have
+    # drawn gives the stationary law exactly (coupling from the past); a fixed burn-in would only approximate it.
     while not fresh[0].all():
         earlier_fresh, earlier = _moves(process, _PAST_SLOTS, past)
         state, known = earlier[0], earlier_fresh[0]
@@ -177,9 +177,9 @@ def generate(process: Process, slots: int, seed: int = 0) -> NDArray[np.bool_]:
 
 
 def _moves(process: Process, slots: int, rng: np.random.Generator) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return, [slot, client] each, whether the client draws anew, and what it draws."""
+    """Return, [slot, client] each, whether the client draws again, and its draw."""
     clients = len(process.pi)
-    numbers = rng.random((slots, 3 + 2 * clients))  # a row a slot, so that a longer run begins with the shorter one
+    numbers = rng.random((slots, 3 + 2 * clients))  # one row per slot, so that a longer run starts with the shorter one
     common = numbers[:, :1] < process.coupling
     keeps = np.where(common, numbers[:, 1:2], numbers[:, 3 : 3 + clients])
     uniform = np.where(common, numbers[:, 2:3], numbers[:, 3 + clients :])
@@ -187,7 +187,7 @@ def _moves(process: Process, slots: int, rng: np.random.Generator) -> tuple[NDAr
 
 
 def _covariance_factor(rho_t: float, coupling: float) -> float:
-    """Return the part of the greatest possible covariance that a coupling gives, by the stationary equation."""
+    """Return the share of the maximum covariance that a coupling gives, by the stationary equation."""
     return coupling * (1 - rho_t) / (1 - coupling * rho_t - (1 - coupling) * rho_t**2)
 
 

@@ -1,4 +1,4 @@
-"""The store and the sweep of every study: one JSON line for each cell, and no cell is measured twice."""
+"""The store and the sweep of all studies: one JSON line per cell, and no cell is measured twice."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Store(Generic[C]):
                 row = json.loads(line)
                 self._rows[self._key(row)] = row
             except (ValueError, KeyError, TypeError):
-                if number < len(lines):  # without a newline after it, it is the end of a sweep that was killed
+                if number < len(lines):  # without a newline, it is the last line of a killed sweep
                     raise DataError(
-                        f"{path}, line {number}: this is not a stored cell. Delete it, and it is trained again."
+                        f"{path}, line {number}: this is not a stored cell. Delete the line; the cell is then trained again."
                     ) from None
 
     def _key(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -79,7 +79,7 @@ class Store(Generic[C]):
         with self.path.open("ab+") as file:
             file.seek(0)
             whole, _, last = file.read().rpartition(b"\n")
-            if last and not _is_json(last):  # what a killed sweep left of its last line
+            if last and not _is_json(last):  # the incomplete last line of a killed sweep
                 file.truncate(len(whole) + 1 if whole else 0)
             elif last:
                 file.write(b"\n")
@@ -104,7 +104,7 @@ class Store(Generic[C]):
 def sweep(cells: Iterable[C], measure: Callable[[C], Row], store: Store[C], *, jobs: int = 1) -> Iterator[Row]:
     """Measure the cells that are not stored, in order, `jobs` at a time; store and yield each when it is done.
 
-    Each job is a process with one thread: two cells side by side are quicker than one on two threads.
+    Each job is a process with one thread: two cells in parallel are faster than one on two threads.
     """
     todo = [cell for cell in dict.fromkeys(cells) if store.get(cell) is None]
     if jobs == 1 or len(todo) <= 1:
@@ -124,7 +124,7 @@ def sweep(cells: Iterable[C], measure: Callable[[C], Row], store: Store[C], *, j
 
 
 def trained(measure: Callable[[], Row]) -> Row:
-    """Return what `measure` found with its status and wall time; an infeasible or diverged run is a result too."""
+    """Return the result of `measure` with its status and wall time; an infeasible or diverged run is a result too."""
     from slackwater.training.loop import TrainingDiverged
 
     began = time.perf_counter()
@@ -152,7 +152,7 @@ def _in_a_worker() -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence warnings about clients that never train: the rows hold them, and they would drown the progress."""
+    """Silence warnings about clients that never train: the rows contain them, and they would hide the progress."""
     logger = logging.getLogger("slackwater.training")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Markdown tables of the studies, and where they go in a page."""
+"""Markdown tables of the studies, and their place in a page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def line(*cells: object) -> str:
 
 
 def under(columns: int) -> str:
-    """Return the line below the head of a table."""
+    """Return the line below the header of a table."""
     return "|---" * columns + "|"
 
 
@@ -39,7 +39,7 @@ def accuracy(rows: Iterable[dict[str, Any]]) -> str:
 
 
 def write_between(page: Path, begin: str, end: str, text: str, otherwise: str) -> None:
-    """Replace the part of a page between two marks; without them, `otherwise` is where it goes.
+    """Replace the part of a page between two marks; without marks, `otherwise` gives its place.
 
     Args:
         page: A Markdown file.

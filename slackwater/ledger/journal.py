@@ -1,4 +1,4 @@
-"""What a live run records beside its ledger: attempts, re-plannings, what was planned, and its own state."""
+"""Records of a live run beside its ledger: attempts, re-plannings, expected emissions, and its own state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slackwater.ledger.schema import damage
 from slackwater.units import utc
 
 Outcome = Literal["running", "done", "failed", "late", "lost", "rejected", "offline", "refused"]
-"""`failed`: the client said so. `late`: no answer in time. `lost`: the node, or the server, was gone. `rejected`: its
+"""`failed`: the client reported it. `late`: no answer in time. `lost`: the node, or the server, was gone. `rejected`: its
 update was unusable. `offline`: it could not be reached when the slot began. `refused`: the budget had no room."""
 
 
@@ -28,7 +28,7 @@ class Attempt:
     slot: int
     client: str
     attempt: int = 0
-    sent_at: datetime | None = None  # none where nothing was sent, and so nothing charged
+    sent_at: datetime | None = None  # None if nothing was sent, and so nothing charged
     ended_at: datetime | None = None
     outcome: Outcome = "running"
     seconds: float | None = None  # of local training
@@ -39,15 +39,15 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replan:
-    """One re-planning of what is left."""
+    """One re-planning of the rest of a run."""
 
     slot: int
     reason: str
     changes: Mapping[str, tuple[int, int]]
-    """Client -> slots left before the window, then and now; only those that changed."""
+    """Client -> slots left before the window, before and after; only clients that changed."""
     reserve_kg: float
     planned_kg: float
-    at: datetime | None = None  # wall clock; None is when it is noted
+    at: datetime | None = None  # wall clock; None: the time of recording
 
 
 _ATTEMPT = [field.name for field in fields(Attempt)]
@@ -61,7 +61,7 @@ class Journal:
         self._version = int(connection.execute("PRAGMA user_version").fetchone()[0])
 
     def note(self, *attempts: Attempt) -> None:
-        """Note attempts; one that is there is replaced."""
+        """Record attempts; replace those recorded before."""
         rows = [
             [v.isoformat() if isinstance(v := getattr(one, name), datetime) else v for name in _ATTEMPT]
             for one in attempts
@@ -82,7 +82,7 @@ class Journal:
             ]
 
     def note_replan(self, replan: Replan) -> None:
-        """Note a re-planning."""
+        """Record a re-planning."""
         at = (replan.at or time_source.now()).isoformat(timespec="milliseconds")
         row = (replan.slot, at, replan.reason, json.dumps(replan.changes), replan.reserve_kg, replan.planned_kg)
         with transaction(self._db, self._path):
@@ -106,7 +106,7 @@ class Journal:
             ]
 
     def note_planned(self, slot: int, expected_kg: Mapping[tuple[str, str], float]) -> None:
-        """Note what the plan in force expects of a slot, by client and cause, kg."""
+        """Record the emissions that the plan in force expects in a slot, by client and cause, kg."""
         rows = [(slot, client, cause, kg) for (client, cause), kg in expected_kg.items()]
         with transaction(self._db, self._path):
             self._db.executemany("INSERT OR REPLACE INTO planned VALUES (?, ?, ?, ?)", rows)
@@ -120,23 +120,23 @@ class Journal:
         return found
 
     def put(self, **values: Any) -> None:
-        """Keep JSON values by name."""
+        """Store JSON values by name."""
         rows = [(name, json.dumps(value, allow_nan=False)) for name, value in values.items()]
         with transaction(self._db, self._path):
             self._db.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", rows)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of a name; `default` where there is none."""
+        """Return the value of a name, or `default` if there is none."""
         with damage(self._path):
             for row in self._rows("SELECT value FROM state WHERE name = ?", (name,), since=2):
                 try:
                     return json.loads(row["value"])
                 except (ValueError, RecursionError):
                     raise SlackwaterError(
-                        f"{self._path} is damaged: what it keeps as {name!r} is no JSON. Take it from a backup."
+                        f"{self._path} is damaged: its value {name!r} is not JSON. Restore it from a backup."
                     ) from None
         return default
 
     def _rows(self, query: str, values: tuple[object, ...], *, since: int) -> list[sqlite3.Row]:
-        """Return rows of a table that files have since a version; a file from before it has none."""
+        """Return rows of a table that exists since a version; older files have none."""
         return self._db.execute(query, values).fetchall() if self._version >= since else []

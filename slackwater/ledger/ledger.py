@@ -32,7 +32,7 @@ Method = Literal["modelled", "measured"]
 
 
 _OF_THE_DISK = ("full", "locked", "busy", "I/O", "readonly", "unable to open", "too big")
-"""In what SQLite says when a whole file cannot be written."""
+"""Words in SQLite's errors when an undamaged file cannot be written."""
 
 
 class OverBudgetError(SlackwaterError):
@@ -54,7 +54,7 @@ class Charge:
     """Name; empty for the server."""
     zone: str
     kg: float
-    """kg CO2e; of a correction or settlement, the difference to what was booked."""
+    """kg CO2e; of a correction or settlement, the difference to the booked charge."""
     energy_kwh: float | None
     """kWh; None where only the kg are known."""
     intensity_kg_per_kwh: float | None
@@ -66,7 +66,7 @@ class Charge:
     kind: Kind = "charge"
     method: Method = "modelled"
     attempt: int = 0
-    """A slot that is tried again is charged again, under the next number."""
+    """A retry is charged again, under the next number."""
     planned: bool = True
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -90,7 +90,7 @@ _UNSETTLED = """kind = 'charge' AND intensity_kind IN ('bound', 'forecast')
 class Ledger:
     """The charges of one run: `charge` at the start, `correct` when the energy is known, `settle` when the intensity is.
 
-    Corrections and settlements are differences, so the sum of all lines is what was spent, with open charges at their bound.
+    Corrections and settlements are differences, so the sum of all lines is the amount spent, with open charges at their bound.
     """
 
     def __init__(
@@ -99,14 +99,16 @@ class Ledger:
         self._db = connection
         self._run_id = run_id
         self._path = path
-        self.budget_kg = budget_kg  # charges beyond it are refused; None is no limit
+        self.budget_kg = budget_kg  # charges beyond it are rejected; None: no limit
 
     def charge(self, *charges: Charge, protected_kg: float = 0.0, spent: bool = False) -> None:
-        """Book all of these or none; on return they are on the disk, unless the caller's own transaction is open.
+        """Book all of these or none; on return they are on disk, unless the caller's own transaction is open.
 
-        Raises `ChargedTwiceError` if one is booked already and `OverBudgetError` if they exceed the budget less what is
-        protected for later. What is `spent` in any case, and corrections and settlements, are never refused for the
-        budget's sake.
+        The budget never rejects corrections, settlements and charges that are already `spent`.
+
+        Raises:
+            ChargedTwiceError: One of them is booked already.
+            OverBudgetError: They exceed the budget less `protected_kg`.
         """
         now = time_source.now().isoformat(timespec="milliseconds")
         rows = [(self._run_id, now, *_to_row(charge)) for charge in charges]
@@ -123,7 +125,7 @@ class Ledger:
         self, charge: Charge, energy_kwh: float, *, method: Method = "modelled", started_at: datetime | None = None,
         ended_at: datetime | None = None, note: str = "",
     ) -> bool:  # fmt: skip
-        """Bring a charge to the energy that was used, once; False, and nothing booked, where it was done before."""
+        """Correct a charge to the energy that was used, once; return False, and book nothing, if that was done before."""
         energy, _, intensity = self._now(charge)
         difference = energy_kwh - energy
         return self._book_once(
@@ -142,7 +144,7 @@ class Ledger:
         )
 
     def settle(self, charge: Charge, intensity_kg_per_kwh: float, *, source: str, kind: IntensityKind) -> bool:
-        """Bring a charge to the actual intensity, once; False, and nothing booked, where it was done before."""
+        """Settle a charge at the actual intensity, once; return False, and book nothing, if that was done before."""
         energy, kg, _ = self._now(charge)
         return self._book_once(
             replace(
@@ -159,9 +161,9 @@ class Ledger:
         )
 
     def unsettled(self, *, before: int | None = None) -> list[Charge]:
-        """Return the charges by an upper bound or a forecast whose actual is not booked, of the slots before one if asked.
+        """Return the charges at an upper bound or a forecast whose actual is not booked, by default of all slots.
 
-        This is the one definition of unsettled; status, dashboard and report ask here.
+        This is the only definition of unsettled; status, dashboard and report use it.
         """
         query = f"SELECT * FROM charges c WHERE {_UNSETTLED} AND (?1 IS NULL OR slot < ?1) ORDER BY id"
         with damage(self._path):
@@ -228,20 +230,20 @@ class Ledger:
             return
         new = math.fsum(charge.kg for charge in charges)
         spent = float(self._db.execute("SELECT coalesce(sum(kg), 0.0) FROM charges").fetchone()[0])
-        # The same allowance for rounding as the planner's, so that no plan is refused for how its costs are added up.
+        # The same allowance for rounding as the planner's, so that no plan is rejected for the order of its sums.
         if not spent + new + protected_kg <= self.budget_kg * (1 + 2 * BUDGET_ROUNDING):
             first = next(iter(charges))
             kept = f"and the {protected_kg:.9g} kg kept for the fine-tuning window " if protected_kg else ""
             raise OverBudgetError(
                 f"Slot {first.slot} ({iso(first.slot_start)}) would cost {new:.9g} kg, which with the {spent:.9g} kg "
-                f"spent {kept}is over the budget of {self.budget_kg:.9g} kg. It is not booked, and must not be run. "
-                "Plan anew for what is left, or raise the budget."
+                f"spent {kept}is over the budget of {self.budget_kg:.9g} kg. It is not booked and must not run. "
+                "Re-plan the rest, or raise the budget."
             )
 
     def _refused(self, charges: Iterable[Charge], last: int, error: sqlite3.IntegrityError) -> SlackwaterError:
         if "UNIQUE" not in str(error):
             return SlackwaterError(
-                f"The ledger refuses a line: {error}. If its file is damaged, restore the folder from a backup."
+                f"The ledger rejects a line: {error}. If its file is damaged, restore the folder from a backup."
             )
         query = (
             "SELECT 1 FROM charges WHERE id <= ? AND kind = 'charge' AND (slot, client, cause, attempt) = (?, ?, ?, ?)"
@@ -251,15 +253,16 @@ class Ledger:
         first = twice[0] if twice else next(iter(charges))
         return ChargedTwiceError(
             f"Slot {first.slot} ({iso(first.slot_start)}) is charged already for {first.client or 'the server'} "
-            f"({first.cause}). Nothing was booked; a slot that is tried again needs the next attempt."
+            f"({first.cause}). Nothing was booked; a retry needs the next attempt number."
         )
 
 
 @contextmanager
 def transaction(db: sqlite3.Connection, path: Path | None) -> Iterator[None]:
-    """Write all or nothing, on the disk at the end; inside another transaction it is part of that.
+    """Write all or nothing, on disk at the end; inside another transaction, as part of it.
 
-    A full disk or a damaged file becomes a sentence.
+    Raises:
+        SlackwaterError: The disk is full, or the file is damaged or in use.
     """
     if db.in_transaction:
         yield
@@ -279,8 +282,8 @@ def transaction(db: sqlite3.Connection, path: Path | None) -> Iterator[None]:
         if not any(word in str(error) for word in _OF_THE_DISK):
             raise damaged(path, error) from error
         raise SlackwaterError(
-            f"{path or 'The run'} cannot be written: {error}. Nothing that was done before is lost: make room, or see "
-            f"who else uses the file, and go on with: slackwater resume {path.parent if path else 'DIR'}"
+            f"{path or 'The run'} cannot be written: {error}. Earlier work is safe. Free disk space, or close other "
+            f"programs that use the file, then continue with: slackwater resume {path.parent if path else 'DIR'}"
         ) from None
 
 
@@ -310,7 +313,7 @@ _ESTIMATED: IntensityKind = "estimated"
 
 
 class ModelledCharges:
-    """Lines for the slots of a plan. Over all its slots they add up to the plan's emissions, cause by cause."""
+    """Lines for the slots of a plan. Over all slots they sum to the plan's emissions, cause by cause."""
 
     def __init__(self, plan: Plan, *, note: str = "") -> None:
         problem = plan.problem
@@ -366,7 +369,7 @@ class ModelledCharges:
         )  # fmt: skip
 
     def _source(self, zone: str, slot: int) -> tuple[str, IntensityKind]:
-        """Return where the intensity is from, and whether it was measured, filled in, forecast or made up."""
+        """Return the source of the intensity, and whether it was measured, filled in, forecast or synthetic."""
         known = self._provenance.get(zone)
         if known is None:
             return "unknown", "estimated"

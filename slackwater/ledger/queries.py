@@ -54,7 +54,7 @@ ORDER BY cause <> 'training', kg DESC, id LIMIT 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """All lines of the ledger that agree in this; every breakdown is a sum of cells."""
+    """All lines of the ledger that agree in these fields; every breakdown is a sum of cells."""
 
     client: str
     zone: str
@@ -77,7 +77,7 @@ class Work:
 
     client: str
     cause: str
-    slots: int  # distinct ones: a second attempt is in the same slot
+    slots: int  # distinct: a second attempt is in the same slot
     kg: float
     energy_kwh: float
     first: str | None
@@ -101,11 +101,11 @@ class Figures:
     spent_kg: float  # sum of the ledger
     unsettled_kg: float  # the part of it that is at an upper bound or a forecast
     planned_kg: float
-    """What the plans in force expected of the slots decided so far, and what the last one expects of the rest."""
+    """Emissions that the plans in force expected of the slots decided so far, and the last one of the rest."""
     planned_until_now_kg: float  # the first part of that
     to_come_kg: float  # the second part
-    expected_kg: float  # spent and still to come: what the run is expected to end with
-    first_plan_kg: float  # what the plan that the run began with expected of the whole run, for reference
+    expected_kg: float  # spent and to come: the expected total of the run
+    first_plan_kg: float  # what the first plan expected of the whole run, for reference
     replans: int
     by_cause_kg: Mapping[str, float]
     client_slots_planned: int  # by the plans in force, those of the slots to come included
@@ -113,7 +113,7 @@ class Figures:
     client_slots_extra: int  # started and charged without being planned
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as JSON holds them."""
+        """Return the figures for JSON."""
         return asdict(self)
 
 
@@ -134,7 +134,7 @@ class LedgerQueries:
         return [Work(**dict(row)) for row in self._db.execute(_WORK)]
 
     def client_slots(self) -> Iterator[ClientSlot]:
-        """Return training by slot and client."""
+        """Yield training by slot and client."""
         for row in self._db.execute(_CLIENT_SLOTS):
             yield ClientSlot(slot=row["slot"], client=row["client"], kg=row["kg"], planned=bool(row["planned"]))
 
@@ -157,7 +157,7 @@ class LedgerQueries:
         return {str(kind): (int(count), float(kg)) for kind, count, kg in self._rows(query)}
 
     def unplanned(self) -> tuple[int, float]:
-        """Return the number and kg of the lines that no plan had asked for."""
+        """Return the number and kg of the lines that were not planned."""
         return self._count_and_kg("count(*)", "planned = 0")
 
     def lines(self, last: int) -> Iterator[dict[str, Any]]:
@@ -178,12 +178,12 @@ class LedgerQueries:
         return self._count_and_kg("count(*)", "attempt > 0")
 
     def without_round(self) -> tuple[int, float]:
-        """Return the number and kg of the slots whose training was charged and of which no round is recorded."""
+        """Return the number and kg of the slots with charged training but no recorded round."""
         without = "cause = 'training' AND slot NOT IN (SELECT slot FROM rounds)"
         return self._count_and_kg("count(DISTINCT slot)", without)
 
     def extent(self) -> tuple[int, int, int, int]:
-        """Return how many lines there are, the first and last slot, and the number of the last line; 0 where none are."""
+        """Return the number of lines, the first and last slot, and the number of the last line; 0 without lines."""
         query = "SELECT count(*), coalesce(min(slot), 0), coalesce(max(slot), 0), coalesce(max(id), 0) FROM charges"
         return tuple(map(int, self._rows(query)[0]))  # type: ignore[return-value]
 
@@ -192,7 +192,7 @@ class LedgerQueries:
         return int(self._rows("SELECT coalesce(max(id), 0) FROM charges")[0][0])
 
     def intensity_values(self) -> Iterator[tuple[str, str, str, str, float]]:
-        """Return every intensity that a line has, once, in order: source, kind, zone, start of the slot and kg/kWh."""
+        """Yield every distinct intensity of a line, in order: source, kind, zone, start of the slot and kg/kWh."""
         yield from map(tuple, self._db.execute(_VALUES))
 
     def checked_line(self) -> tuple[Charge, list[Charge]] | None:
@@ -204,7 +204,7 @@ class LedgerQueries:
         return None
 
     def in_force(self, plan: Plan, *, done: bool, spent_kg: float) -> PlanInForce:
-        """Return the plan in force in every slot; `plan` is the one that the run began with."""
+        """Return the plan in force in every slot; `plan` is the first one of the run."""
         journal = self.journal
         noted, rest = journal.planned(), ToCome.from_dict(journal.get("to_come"), len(plan.problem.fleet))
         replans = tuple(journal.replans())
@@ -214,7 +214,7 @@ class LedgerQueries:
         decided = max(decided, 0 if rest is None else rest.slot)
         if min(noted, default=0) < 0 or decided > LAST_SLOT:
             raise SlackwaterError(
-                "The run's file is damaged: it has a slot with an impossible number. Take it from a backup."
+                "The run's file is damaged: it has a slot with an impossible number. Restore it from a backup."
             )
         return PlanInForce(
             first=plan, noted=noted, replans=replans, rest=rest,
@@ -256,7 +256,7 @@ class LedgerQueries:
 
 @contextmanager
 def one_moment(db: sqlite3.Connection) -> Iterator[None]:
-    """Let every query inside see the run as it was at one moment, also while it is written."""
+    """Show the run at one moment to every query inside, even while it is written."""
     db.execute("BEGIN")
     try:
         yield
@@ -267,14 +267,14 @@ def one_moment(db: sqlite3.Connection) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ToCome:
-    """What the plan in force still expects, from one slot on; a live run notes it after every slot."""
+    """What the plan in force still expects, from one slot on; a live run stores it after every slot."""
 
     slot: int  # the next slot to decide
     kg: NDArray[np.float64]  # [slot], from that one to the plan's end
-    schedule: NDArray[np.bool_]  # [client, slot], who is to train in them
+    schedule: NDArray[np.bool_]  # [client, slot], who is planned to train in them
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON holds it."""
+        """Return the values for JSON."""
         bits = base64.b64encode(np.packbits(self.schedule, axis=1).tobytes()).decode()
         return {"slot": self.slot, "kg": self.kg.tolist(), "schedule": bits}
 
@@ -292,24 +292,24 @@ class ToCome:
             return cls(slot=int(data["slot"]), kg=kg, schedule=schedule)
         except (KeyError, TypeError, ValueError) as error:
             raise SlackwaterError(
-                f"The run's file is damaged: its note of what is to come cannot be read ({error}). Take it from a backup."
+                f"The run's file is damaged: its record of the coming slots cannot be read ({error}). Restore it from a backup."
             ) from None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlanInForce:
-    """What was expected of each slot by the plan in force when that slot was decided.
+    """The emissions expected of each slot by the plan in force when that slot was decided.
 
-    A run that re-plans notes what its plan expects of each slot when the slot is decided; the rest is by its last plan.
+    A run that re-plans stores what its plan expects of each slot when the slot is decided; the rest is by its last plan.
     """
 
-    first: Plan  # the plan that the run began with
+    first: Plan  # the first plan of the run
     noted: Mapping[int, Mapping[tuple[str, str], float]]
     """Slot -> (client, cause) -> kg; empty for a run that follows one plan."""
     replans: tuple[Replan, ...]
     rest: ToCome | None
     attempts: tuple[Attempt, ...]
-    """Who was asked, in files of re-planned runs that do not say what was expected of them."""
+    """Who was asked, in files of re-planned runs that do not store what was expected."""
     decided: int  # slots that are decided
     done: bool
     spent_kg: float
@@ -321,12 +321,12 @@ class PlanInForce:
 
     @property
     def is_noted(self) -> bool:
-        """Return whether it is known what was expected of every slot that was decided."""
+        """Return whether the expected emissions of every decided slot are known."""
         return self.is_first or bool(self.noted)
 
     @cached_property
     def end(self) -> int:
-        """Return the number of slots until the plan's end, or until the run was over."""
+        """Return the number of slots until the end of the plan or the run."""
         stop = self.first.problem.rounds + self.first.end
         if self.is_first:
             return max(stop, self.decided)
@@ -336,7 +336,7 @@ class PlanInForce:
 
     @cached_property
     def kg_by_slot(self) -> NDArray[np.float64]:
-        """Return what was or is expected of each slot until the end, kg; NaN where it was not noted."""
+        """Return the expected emissions of each slot until the end [slot], kg; NaN where they were not stored."""
         kg = np.zeros(self.end)
         if self.is_first:
             planned = kg_by_slot(self.first.problem, self.first.packed, self.first.end)[: self.end]
@@ -353,7 +353,7 @@ class PlanInForce:
 
     @cached_property
     def to_come_kg(self) -> float:
-        """Return what is expected of the slots that are not decided, kg."""
+        """Return the expected emissions of the slots that are not decided, kg."""
         if self.done:
             return 0.0
         if self.is_first or self.rest is not None:
@@ -362,14 +362,14 @@ class PlanInForce:
 
     @property
     def until_now_kg(self) -> float:
-        """Return what was expected of the slots that are decided, kg."""
+        """Return the expected emissions of the slots that are decided, kg."""
         if self.is_noted:
             return math.fsum(self.kg_by_slot[: self.decided])
         return max(0.0, self.planned_kg - self.to_come_kg)
 
     @cached_property
     def planned_kg(self) -> float:
-        """Return what is expected of the whole run, kg."""
+        """Return the expected emissions of the whole run, kg."""
         if self.is_first:
             return self.first.emissions_kg
         if self.is_noted:
@@ -378,7 +378,7 @@ class PlanInForce:
 
     @cached_property
     def wanted(self) -> NDArray[np.bool_]:
-        """Return who was or is to train [client, slot], until the end."""
+        """Return who was or is planned to train [client, slot], until the end."""
         clients = len(self.first.problem.fleet)
         found = np.zeros((clients, max(self.end, self.first.problem.horizon)), dtype=bool)
         if self.is_first:
@@ -393,7 +393,7 @@ class PlanInForce:
         return found[:, : self.end]
 
     def training_kg(self, client: int, slot: int) -> float:
-        """Return what was expected of one client's training in a slot it was wanted in; NaN where it was not noted."""
+        """Return the expected emissions of one client's training in a planned slot, kg; NaN where they were not stored."""
         if self.is_first:
             costs = self.first.problem.costs
             return float(costs.training_kwh[client] * costs.intensity[costs.row[client], slot])

@@ -28,21 +28,19 @@ from slackwater.ledger.state_files import Kept, PartFile, StateFiles
 log = logging.getLogger(__name__)
 Status = Literal["running", "stopped", "diverged", "failed", "done"]
 Level = Literal["info", "warning", "error"]
-"""`simulated`: trained by a plan whose intensity counts as what came, so nothing was really emitted by its clock.
-`rehearsed`: the live path on a past period, with the forecasts of that time. `live`: in real time."""
 FILE = "run.db"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRecord:
-    """One slot in which somebody trained."""
+    """One slot in which a client trained."""
 
     slot: int
     number: int  # 0, 1, .. over the slots with participants
     slot_start: datetime
     in_window: bool
     participants: tuple[str, ...]
-    weights: Mapping[str, float]  # weight of each update used, those that an aggregator had stored included
+    weights: Mapping[str, float]  # weight of each update used, including those that an aggregator had stored
     losses: Mapping[str, float]  # mean loss of each participant over its local steps
     loss: float  # mean of those
     update_norm: float
@@ -79,7 +77,7 @@ class Run:
         )
         self.kind: RunKind = dict(row).get("kind") or kind_of_old(connection)
         self.ledger = Ledger(connection, run_id=self.id, budget_kg=row["budget_kg"], path=self.path)
-        self.journal = Journal(connection, self.path)  # what a live run notes beside its ledger
+        self.journal = Journal(connection, self.path)  # records of a live run beside its ledger
         self.state = StateFiles(connection, folder)  # the checkpoints
         if not read_only:
             self.state.prepare()
@@ -104,7 +102,7 @@ class Run:
             if cls.begun(where):
                 _unlock(lock)
                 raise SlackwaterError(
-                    f"{where} already holds a run. Go on with it (slackwater resume {where}), or name another folder "
+                    f"{where} already holds a run. Continue it (slackwater resume {where}), or name another folder "
                     "with out=."
                 )
             for leftover in (FILE, FILE + "-wal", FILE + "-shm"):  # of a kill in the first milliseconds
@@ -159,7 +157,7 @@ class Run:
             with damage(where / FILE):
                 if connection.execute("SELECT count(*) FROM run").fetchone()[0] != 1:
                     raise SlackwaterError(
-                        f"The run in {where} was never begun. Start it anew: slackwater train plan.json --out {where}"
+                        f"The run in {where} was never begun. Start it again: slackwater train plan.json --out {where}"
                     )
                 return cls(connection, where, lock, read_only=read_only)
         except BaseException:
@@ -181,7 +179,7 @@ class Run:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Keep what is written inside wholly or not at all, files of the state included."""
+        """Write everything inside or nothing, files of the state included."""
         if self._db.in_transaction:
             yield
             return
@@ -194,7 +192,7 @@ class Run:
         self.state.committed()
 
     def one_moment(self) -> AbstractContextManager[None]:
-        """Let everything that is read inside be of one moment, also while another process writes."""
+        """Show the run at one moment to everything read inside, even while another process writes."""
         return one_moment(self._db)
 
     def set_status(self, status: Status) -> None:
@@ -203,7 +201,7 @@ class Run:
             self._db.execute("UPDATE run SET status = ?", (status,))
 
     def log(self, message: str, *, level: Level = "info", slot: int | None = None) -> None:
-        """Note an event."""
+        """Record an event."""
         with self.transaction():
             self._db.execute(
                 "INSERT INTO events (at, level, slot, message) VALUES (?, ?, ?, ?)", (_now(), level, slot, message)
@@ -214,7 +212,7 @@ class Run:
         return [tuple(row) for row in self._db.execute("SELECT at, level, slot, message FROM events ORDER BY id")]
 
     def record(self, done: RoundRecord) -> None:
-        """Keep a round."""
+        """Record a round."""
         row = (
             done.slot, done.number, done.slot_start.isoformat(), int(done.in_window), json.dumps(done.participants),
             json.dumps(done.weights), json.dumps(done.losses), done.loss, done.update_norm, done.accuracy, done.test_loss,
@@ -224,7 +222,7 @@ class Run:
             self._db.execute(f"INSERT INTO rounds VALUES ({', '.join('?' * len(row))})", row)
 
     def set_score(self, slot: int, accuracy: float | None, test_loss: float | None) -> None:
-        """Note how the model after a round does, where that is known only after the round was kept."""
+        """Record the score of the model after a round, if it is known only after the round was recorded."""
         with self.transaction():
             self._db.execute(
                 "UPDATE rounds SET accuracy = ?, test_loss = ? WHERE slot = ?", (accuracy, test_loss, slot)
@@ -242,7 +240,7 @@ class Run:
                 yield RoundRecord(**values)
 
     def record_evaluation(self, *results: EvaluationRecord) -> None:
-        """Keep results; the same once more replaces them, since a resumed run may come to the same point again."""
+        """Record results; replace those recorded before, since a resumed run may reach the same point again."""
         rows = [(r.slot, r.model, r.client, r.data, r.accuracy, r.loss, r.samples) for r in results]
         with self.transaction():
             self._db.executemany("INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
@@ -265,7 +263,7 @@ class Run:
                 return self.state.parts(kept[0])
             if kept:
                 last = _named(slots[-1] if slots else None)
-                fault = f"that is of {_named(kept[0].slot)}, and the last round of {last}"
+                fault = f"it is of {_named(kept[0].slot)}, but the last round is of {last}"
             elif slots or (self.task.get("live") and self.ledger.last_slot() >= 0):
                 fault = "it has no checkpoint"
             else:
@@ -273,13 +271,13 @@ class Run:
             raise self.unusable(fault)
 
     def check_state(self) -> None:
-        """Raise a sentence with a way out unless the last checkpoint is that of the last round and its files are good."""
+        """Raise an error unless the last checkpoint is that of the last round and its files are good."""
         self.last_parts()
         if (kept := self.state.checkpoints()) and (fault := self.state.fault(kept[0])) is not None:
             raise self.unusable(fault)
 
     def unusable(self, fault: str) -> SlackwaterError:
-        """Return what to say of a checkpoint with a fault: it offers the last good one, where there is one."""
+        """Return the error for a checkpoint with a fault; it offers the last good checkpoint, if there is one."""
         begins = f"The run in {self.folder} cannot continue from its last checkpoint: {fault}."
         good, undone = self._last_good()
         if good is None:
@@ -297,9 +295,9 @@ class Run:
         """Return to the last good checkpoint, if the last one is damaged; return the slots of the rounds undone by it.
 
         Their charges stay, since that energy was drawn. A training run computes these rounds again, to the same bits,
-        and charges nothing again: so it does with a round in which it was killed. A live run does not ask its clients
-        twice: their work in these slots counts as lost, and the run continues with the slot that it would have decided
-        next. The rounds leave the table `rounds` with their evaluations, and an event tells of each.
+        and charges nothing again, as for a round in which it was killed. A live run does not ask its clients twice:
+        their work in these slots counts as lost, and the run continues with the next slot to decide. The rounds and
+        their evaluations are deleted, and an event records each.
         """
         with damage(self.path):
             good, undone = self._last_good()
@@ -363,7 +361,7 @@ def versions() -> dict[str, str]:
 
 
 def _locked(folder: Path) -> int | None:
-    """Hold the folder's lock; the system lets go of it when the process ends, however it ends."""
+    """Take the folder's lock and return its handle; the system releases it however the process ends."""
     try:
         import fcntl
     except ImportError:  # Windows: SQLite's own locks remain, under which two writers are slow but safe
@@ -382,16 +380,16 @@ def _locked(folder: Path) -> int | None:
 
 
 def is_written(folder: Path) -> bool | None:
-    """Return whether the process that last opened the run to write lives; None where it was on another machine.
+    """Return whether the process that last opened the run to write is alive; None if it was on another machine.
 
-    Taking the lock to see would make a run that starts just then fail.
+    Testing the lock instead would make a run fail that starts at that moment.
     """
     try:
         pid, _, machine = (folder / LOCK).read_text(encoding="utf-8").strip().partition(" ")
         if machine != platform.node():
             return None
         os.kill(int(pid), 0)
-    except PermissionError:  # it is somebody else's, and there
+    except PermissionError:  # it exists, and belongs to another user
         return True
     except (OSError, ValueError):
         return False
@@ -414,7 +412,7 @@ def _unlock(handle: int | None) -> None:
 def _table(text: str, name: str) -> dict[str, Any]:
     found = json.loads(text)
     if not isinstance(found, dict):
-        raise ValueError(f"its {name} is no table of names")
+        raise ValueError(f"its {name} is not a JSON object")
     return found
 
 

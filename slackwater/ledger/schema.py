@@ -15,6 +15,8 @@ from slackwater.errors import ScenarioError, SlackwaterError
 from slackwater.ledger.state_files import CHUNK, STATE, file_name, sync_folder, write_file
 
 RunKind = Literal["simulated", "rehearsed", "live"]
+"""`simulated`: trained by a plan whose intensity counts as actual, so nothing was really emitted by its clock.
+`rehearsed`: the live path on a past period, with the forecasts of that time. `live`: in real time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +37,8 @@ KINDS: Mapping[RunKind, KindWords] = {
     "simulated": KindWords(
         label="simulated",
         emitted="Would have emitted",
-        sentence="Simulated run: it was trained without waiting for its hours, and the intensity of its plan counts as what "
-        "came. The kg are what it would have emitted; they are not measured emissions.",
+        sentence="Simulated run: it was trained without waiting for its hours, and the intensity of its plan counts as "
+        "actual. The kg are what it would have emitted; they are not measured emissions.",
     ),
     "rehearsed": KindWords(
         label="rehearsed",
@@ -49,7 +51,7 @@ KINDS: Mapping[RunKind, KindWords] = {
 
 
 VERSION = 3
-"""Kept in the file as user_version; raised when an older Slackwater could not use the file.
+"""Version of the schema, stored as user_version; raised when an older Slackwater could not use the file.
 
 2: upper bounds as a kind of intensity, and the tables of live runs.
 3: the kind of run, more causes of a charge, the plan in force in every slot, and tensors in files beside it. Older
@@ -58,7 +60,7 @@ files are read as they are; opening one to write migrates it.
 
 _LOG_BYTES = 4 * 2**20  # length that SQLite's log (-wal) is cut to when all of it is in the file
 
-LOCK = "run.lock"  # beside the file: who holds it writes the run
+LOCK = "run.lock"  # beside the file: the process that holds it writes the run
 
 _OF_DAMAGE = (
     sqlite3.Error, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError,
@@ -103,7 +105,7 @@ CREATE TRIGGER charges_remain BEFORE DELETE ON charges
 """
 
 _LIVE = """
-CREATE TABLE attempts (                  -- live: one row for each client that was to train in a slot
+CREATE TABLE attempts (                  -- live: one row for each client planned to train in a slot
     slot        INTEGER NOT NULL,
     client      TEXT NOT NULL,
     attempt     INTEGER NOT NULL,
@@ -118,17 +120,17 @@ CREATE TABLE attempts (                  -- live: one row for each client that w
     PRIMARY KEY (slot, client, attempt)
 ) STRICT;
 
-CREATE TABLE replans (                   -- live: every time what is left was planned anew
+CREATE TABLE replans (                   -- live: every re-planning of the rest
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
     slot        INTEGER NOT NULL,
     at          TEXT NOT NULL,           -- wall clock, UTC
     reason      TEXT NOT NULL,
-    changes     TEXT NOT NULL,           -- JSON, client -> slots before the window that are left, then and now
+    changes     TEXT NOT NULL,           -- JSON, client -> slots left before the window, before and after
     reserve_kg  REAL,
     planned_kg  REAL
 ) STRICT;
 
-CREATE TABLE state (                     -- live: what the run remembers beside its tensors
+CREATE TABLE state (                     -- live: state of the run beside its tensors
     name   TEXT NOT NULL PRIMARY KEY,
     value  TEXT NOT NULL                 -- JSON
 ) STRICT;
@@ -146,7 +148,7 @@ _STATE = """
 CREATE TABLE checkpoints (               -- the state after the last round, and the one before it
     id     INTEGER PRIMARY KEY AUTOINCREMENT,
     slot   INTEGER,                      -- of its last round; NULL before the first
-    state  TEXT                          -- JSON, live: what of the model is no tensor
+    state  TEXT                          -- JSON, live: state of the model beside its tensors
 ) STRICT;
 
 CREATE TABLE parts (                     -- the tensors of the checkpoints; a part that does not change keeps its row
@@ -177,7 +179,7 @@ CREATE TABLE run (                       -- one row
 ) STRICT;
 
 {_CHARGES}
-CREATE TABLE rounds (                    -- one row for each slot in which somebody trained
+CREATE TABLE rounds (                    -- one row for each slot in which a client trained
     slot          INTEGER NOT NULL PRIMARY KEY,
     number        INTEGER NOT NULL,      -- 0, 1, .. over the slots with participants
     slot_start    TEXT NOT NULL,
@@ -218,11 +220,10 @@ CREATE TABLE events (
 
 @contextmanager
 def damage(path: Path | None, *, of: tuple[type[Exception], ...] = _OF_DAMAGE) -> Iterator[None]:
-    """Turn what a damaged run file does to its reader into a sentence with a way out.
+    """Turn errors of reading a damaged run file into a `SlackwaterError` that says what to do.
 
-    A value that is none, like a time, is a `ScenarioError` elsewhere; inside a run's file nobody has written it.
-    Around more than reading, narrow the errors with `of`: a mistake in our own code must not pass for a damaged
-    file.
+    An invalid value, such as a time, is a `ScenarioError` elsewhere; inside a run's file it is damage. Around more
+    than reading, narrow the errors with `of`: a bug in our own code must not pass for a damaged file.
     """
     try:
         yield
@@ -237,7 +238,7 @@ def damage(path: Path | None, *, of: tuple[type[Exception], ...] = _OF_DAMAGE) -
 
 
 def damaged(path: Path | None, error: Exception) -> SlackwaterError:
-    """Return what to say of a damaged run file."""
+    """Return the error for a damaged run file."""
     what = str(error) if isinstance(error, sqlite3.Error) else f"{type(error).__name__}: {error}"
     return SlackwaterError(
         f"{path or 'The run'} cannot be used as a run's file: it is damaged ({what}). Restore the folder from a backup, or start the run "
@@ -272,7 +273,7 @@ def connect(path: Path | None, *, create: bool = False, read_only: bool = False)
                 connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
             elif found == 0:
                 raise SlackwaterError(
-                    f"{path} is not a run of Slackwater, or its first lines were never written. Start the run anew."
+                    f"{path} is not a run of Slackwater, or its first lines were never written. Start the run again."
                 )
             elif found < VERSION and not read_only:
                 assert path is not None
@@ -286,19 +287,19 @@ def connect(path: Path | None, *, create: bool = False, read_only: bool = False)
 
 
 def _write_ahead(db: sqlite3.Connection) -> None:
-    """Write to a log, so that readers do not wait. A finished run is not in this mode, and has to be brought back to it."""
+    """Switch to a write-ahead log, so that readers do not wait; a finished run is no longer in this mode."""
     try:
         db.execute("PRAGMA journal_mode = WAL")
     except sqlite3.OperationalError as error:
-        if "locked" not in str(error):  # somebody reads it just now: without the log it is as safe, only slower
+        if "locked" not in str(error):  # another process reads it: without the log it is as safe, only slower
             raise
 
 
 def fold_log(db: sqlite3.Connection, *, done: bool) -> None:
-    """Bring all of the log into the file and cut it off; of a run that is done, leave no log at all.
+    """Move the log into the file and truncate it; for a finished run, remove the log.
 
     SQLite can read a file with a log only where it may write beside it, so this makes a finished run readable on
-    read-only media. A reader that is at work prevents it for now; nothing waits for that.
+    read-only media. An active reader prevents it; this does not wait.
     """
     with suppress(sqlite3.Error):
         db.execute("PRAGMA busy_timeout = 0")
@@ -308,7 +309,7 @@ def fold_log(db: sqlite3.Connection, *, done: bool) -> None:
 
 
 def _migrate(db: sqlite3.Connection, found: int, folder: Path) -> None:
-    """Bring an older file to this version, in one transaction: the lines of its ledger stay as they were booked.
+    """Migrate an older file to this version, in one transaction; the lines of its ledger do not change.
 
     Tensors go to files first, one at a time. A kill before the commit leaves the file as it was.
     """
@@ -333,7 +334,7 @@ def _migrate(db: sqlite3.Connection, found: int, folder: Path) -> None:
     db.executescript(
         "BEGIN IMMEDIATE;" + "\n".join(steps) + f"PRAGMA user_version = {VERSION}; COMMIT; DROP TABLE moved;"
     )
-    with suppress(sqlite3.OperationalError):  # the file gives back the room of the tensors; it may also keep it
+    with suppress(sqlite3.OperationalError):  # free the space of the tensors; not essential
         db.execute("VACUUM")
 
 
@@ -369,8 +370,8 @@ def _table(name: str, script: str) -> str:
 def reading(path: Path) -> sqlite3.Connection:
     """Return a connection that only reads.
 
-    What a killed writer left in its log is taken up first, which takes the right to write. Where SQLite may not write
-    beside the file, as on read-only media, a file without a log is read as one that nobody changes.
+    The log of a killed writer is applied first, which needs write permission. Where SQLite may not write beside the
+    file, as on read-only media, a file without a log is read as immutable.
     """
     try:
         return _opened(path, "mode=ro")
@@ -400,5 +401,5 @@ def _opened(path: Path, how: str) -> sqlite3.Connection:
         connection.close()
         raise
     except (sqlite3.DatabaseError, UnicodeDecodeError):
-        pass  # said by who asks for more
+        pass  # the next query reports it
     return connection

@@ -56,7 +56,7 @@ class Kept:
 
     id: int
     slot: int | None  # slot of the last round in it; None before the first
-    state: Any  # what of the model is no tensor, for live runs; None for a training run
+    state: Any  # state of the model beside its tensors, for live runs; None for a training run
 
 
 class BadPartError(ValueError):
@@ -75,11 +75,11 @@ class StateFiles:
     def save(
         self, slot: int | None, names: Collection[str], changed: Iterable[tuple[str, Part]], state: Any = None
     ) -> None:
-        """Make a checkpoint inside the transaction of its round.
+        """Write a checkpoint inside the transaction of its round.
 
         Args:
             slot: Slot of the round; None before the first.
-            names: All parts of the state. A part that is no longer among them is dropped.
+            names: All parts of the state. Other parts are dropped.
             changed: The parts to write. They are taken and written one at a time.
             state: JSON value to keep with the checkpoint.
 
@@ -105,7 +105,7 @@ class StateFiles:
             [(this, name) for name in (*gone, *(row[0] for row in rows))],
         )
         self._db.executemany("INSERT INTO parts VALUES (?, ?, NULL, ?, ?, ?, ?, ?, ?)", rows)
-        if last is not None:  # what only the checkpoint before the last needed
+        if last is not None:  # files that only the checkpoint before the last needed
             self._drop("superseded <= ?", last)
             self._db.execute("DELETE FROM checkpoints WHERE id < ?", (last,))
 
@@ -133,7 +133,7 @@ class StateFiles:
         ]
 
     def read(self, part: PartFile, into: memoryview | None = None) -> None:
-        """Read a part into memory of its length, or only check it; raises `BadPartError` if it is not what was written."""
+        """Read a part into memory of its length, or only check it; raise `BadPartError` if it is not what was written."""
         assert self._folder is not None
         digest, at = hashlib.sha256(), 0
         try:
@@ -155,7 +155,7 @@ class StateFiles:
             raise BadPartError(f"{STATE}/{part.file} does not have the SHA-256 with which it was written")
 
     def fault(self, checkpoint: Kept) -> str | None:
-        """Return what is wrong with the files of a checkpoint; None where all are good."""
+        """Return what is wrong with the files of a checkpoint; None if all are good."""
         parts = self.parts(checkpoint)
         try:
             for part in parts:
@@ -181,7 +181,7 @@ class StateFiles:
         self._new, self._old = [], []
 
     def prepare(self) -> None:
-        """Make the folder, and delete the files in it that no checkpoint names: a kill left them."""
+        """Create the folder, and delete the files in it that no checkpoint names, left by a kill."""
         if self._folder is None:
             return
         try:
@@ -199,7 +199,7 @@ class StateFiles:
         if self._folder is None:
             return
         for name in names:
-            with suppress(OSError):  # what cannot be deleted now is a stray, and tried again at the next opening
+            with suppress(OSError):  # a file that cannot be deleted now is tried again at the next opening
                 os.unlink(self._folder / name)
 
 
@@ -210,7 +210,7 @@ def file_name(checkpoint: int, number: int, part: str) -> str:
 
 
 def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> tuple[int, str]:
-    """Write a file that is whole and on the disk under its name, or not there; return its length and SHA-256.
+    """Write a file that appears whole on disk or not at all; return its length in bytes and SHA-256.
 
     Only `sync_folder` makes the name itself outlast a power cut.
     """
@@ -224,14 +224,14 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> tuple[int, s
     except OSError as error:
         run = path.parent.parent
         raise SlackwaterError(
-            f"{path} cannot be written: {error.strerror or error}. Nothing that was done before is lost. Make room, then "
-            f"continue with: slackwater resume {run}"
+            f"{path} cannot be written: {error.strerror or error}. Earlier work is safe. Free disk space, then continue "
+            f"with: slackwater resume {run}"
         ) from None
     return size, digest.hexdigest()
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk; where a system cannot do that (Windows), it does so by itself."""
+    """Flush the names in a folder to disk; a system that cannot (Windows) does it by itself."""
     with suppress(PermissionError):
         handle = os.open(folder, os.O_RDONLY)
         try:

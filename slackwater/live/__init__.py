@@ -1,7 +1,6 @@
-"""A schedule carried out for real: waits for each slot, re-plans, charges, checkpoints. Knows nothing of Flower.
+"""Live runs: wait for each slot, re-plan, charge, train and checkpoint. Independent of Flower.
 
-`prepare` puts everything a run needs into its folder, `carry_out` does the run, from its beginning or from where it
-stopped. Nothing here loads PyTorch before it is used.
+`prepare` writes the run folder; `carry_out` starts or resumes the run. PyTorch is loaded only when it is used.
 """
 
 from __future__ import annotations

@@ -25,16 +25,16 @@ BYTES_PER_GB, BYTES_PER_MB = 1e9, 1e6
 class Reading:
     """Energy of one client's round."""
 
-    energy_kwh: float  # what the ledger's training line is to hold: PUE in it, idle draw (which has its own line) not
+    energy_kwh: float  # for the ledger's training line: with PUE, without idle draw, which has its own line
     seconds: float | None
     method: Method
-    corrects: bool  # whether it is known better than when it was booked
-    evaluation_kwh: float | None = None  # what the evaluation line is to hold; None: what was booked
-    network_kwh: float | None = None  # what the network line is to hold; None: what was booked
+    corrects: bool  # whether it replaces the charge made at the start
+    evaluation_kwh: float | None = None  # for the evaluation line; None: unchanged
+    network_kwh: float | None = None  # for the network line; None: unchanged
 
 
 class Meter:
-    """Energy of replies; `slot_seconds` is the wall time of a slot, 0 where slots have none."""
+    """Energy of replies; `slot_seconds` is the wall time of a slot, 0 if slots do not wait."""
 
     def __init__(self, problem: Problem, slot_seconds: float) -> None:
         fleet, costs = problem.fleet, problem.costs
@@ -45,10 +45,10 @@ class Meter:
         self._slot_s = slot_seconds
         share = 1.0 if problem.round_minutes is None else problem.round_minutes / problem.traces.slot_minutes
         self.allowed_seconds = slot_seconds * share
-        """Wall time that a client may train for in a slot: its booked energy is that of its power over this time."""
+        """Longest training in a slot, as wall time: the charge at the start is its power over this time."""
 
     def read(self, client: int, reply: Reply, sent_at: datetime, now: datetime) -> Reading:
-        """Return what the round drew. A late or lost client may still draw power, so all that was booked stands."""
+        """Return the energy of the round. A late or lost client may still draw power, so its full charge stays."""
         full = float(self._full[client])
         if reply.outcome in ("late", "lost"):
             return Reading(energy_kwh=full, seconds=None, method="modelled", corrects=False)
@@ -69,14 +69,14 @@ class Meter:
         )  # fmt: skip
 
     def _parts(self, energy_kwh: float, seconds: float, evaluation_s: float | None) -> tuple[float, float | None]:
-        """Return the energy of training and of evaluation: by the time that the client says, else by the planned share."""
+        """Return the energy of training and of evaluation: by the client's times, else by the planned share."""
         if evaluation_s is None or not math.isfinite(evaluation_s) or evaluation_s < 0:
             return energy_kwh, self._share * energy_kwh if self._share else None
         evaluation = energy_kwh * (min(1.0, evaluation_s / seconds) if seconds > 0 else 0.0)
         return energy_kwh - evaluation, evaluation
 
     def _sent_kwh(self, client: int, reply: Reply) -> float | None:
-        """Return what sending the model and the reply took; None where the network is not counted."""
+        """Return the energy of sending the model and the reply; None if the network is not counted."""
         booked = float(self._network[client])
         if not booked:
             return None
@@ -90,7 +90,7 @@ def model_bytes(arrays: Arrays) -> int:
 
 
 def _seconds(reply: Reply, sent_at: datetime, now: datetime) -> float:
-    """Return the seconds by the client's own clock, if they are within what we saw."""
+    """Return the seconds by the client's clock, if they fit the time that we measured."""
     seen = max(0.0, (now - sent_at).total_seconds())
     if reply.started_at is None or reply.ended_at is None:
         return seen
@@ -100,13 +100,13 @@ def _seconds(reply: Reply, sent_at: datetime, now: datetime) -> float:
 
 log = logging.getLogger(__name__)
 
-_SERVER_GONE = "the server stopped before the round was kept"
+_SERVER_GONE = "the server stopped before the round was saved"
 _ERROR = 500  # characters of a client's error that are kept
 _SHOWN = 200  # of those that an event shows
 _ROUNDING = 1e-9
 
 Lines = dict[Cause, Charge]
-"""One client's charges of a round, by cause: training always, network and evaluation where they are counted."""
+"""One client's charges of a round, by cause: training always, network and evaluation if counted."""
 
 
 class Charging:
@@ -119,7 +119,7 @@ class Charging:
         self._nobody: Mask = np.zeros(len(names), dtype=bool)
 
     def start(self, decision: Decision, schedule: ScheduleSource, messages: Sequence[str], sent_at: datetime) -> Mask:
-        """Charge a slot at its upper bound, and record the decision; return who may start [client].
+        """Charge a slot at its upper bound, and record the decision; return which clients may start [client].
 
         A round starts only if it fits the budget.
         """
@@ -135,7 +135,7 @@ class Charging:
             return self.refuse(decision, schedule, messages, str(error))
 
     def refuse(self, decision: Decision, schedule: ScheduleSource, messages: Sequence[str], why: str) -> Mask:
-        """Charge only the idle draw of a slot whose round does not start; nobody starts."""
+        """Charge only the idle draw of a slot whose round does not start; no client starts."""
         slot, idle = decision.slot, [line for line in _lines(decision) if line.cause == "idle"]
         with self._run.transaction():
             self._note_decision(decision, messages)
@@ -146,16 +146,16 @@ class Charging:
         return self._nobody
 
     def pass_over(self, decision: Decision) -> None:
-        """Charge the idle draw of a slot that has gone by, even over the budget."""
+        """Charge the idle draw of a missed slot, even over the budget."""
         with self._run.transaction():
             self._journal.note_planned(decision.slot, decision.expected_kg)
             self._ledger.charge(*_lines(decision), spent=True)
             if decision.missing.any():
                 who = self.named(decision.missing)
-                self.say(f"Slot {decision.slot} went by without a round; planned: {who}.", "warning", decision.slot)
+                self.say(f"Slot {decision.slot} was missed; planned: {who}.", "warning", decision.slot)
 
     def round_lines(self, slot: int) -> dict[str, Lines]:
-        """Return client -> cause -> its charge in a slot, as booked at the start; idle draw is left out."""
+        """Return client -> cause -> its charge at the start of a slot, without idle draw."""
         lines: dict[str, Lines] = {}
         for line in self._ledger.charges(slot=slot):
             if line.kind == "charge" and line.cause not in ("idle", "server"):
@@ -163,7 +163,7 @@ class Charging:
         return lines
 
     def take(self, came: Sequence[tuple[Reply, datetime]], lines: Mapping[str, Lines], sent_at: datetime) -> None:
-        """Charge what replies, with the time at which each came, say of energy; whether updates are used is known later."""
+        """Charge the energy in replies and their times of arrival; whether updates are used is known later."""
         with self._run.transaction():
             for reply, at in came:
                 self._take(reply, lines[reply.client], sent_at, at)
@@ -173,10 +173,12 @@ class Charging:
         for one in self._journal.attempts(slot=slot):
             if why := reasons.get(self._row[one.client]):
                 self._journal.note(replace(one, outcome="rejected", error=why))
-                self.say(f"{one.client} rejected in slot {slot}, charged: {why}.", "warning", slot)
+                self.say(
+                    f"The update of {one.client} in slot {slot} is rejected, and stays charged: {why}.", "warning", slot
+                )
 
     def close(self, slot: int, why: str = _SERVER_GONE) -> Mask:
-        """Record an unfinished slot as lost; it stays charged. Return who had started [client]."""
+        """Record an unfinished slot as lost; it stays charged. Return which clients had started [client]."""
         sent = [one for one in self._journal.attempts(slot=slot) if one.sent_at is not None]
         unused = [one for one in sent if one.outcome in ("running", "done")]
         self._journal.note(*(replace(one, outcome="lost", error=why) for one in unused))
@@ -185,16 +187,16 @@ class Charging:
         return np.isin(self._names, [one.client for one in sent])
 
     def unlucky(self) -> set[str]:
-        """Return the clients with a slot that came to nothing."""
+        """Return the clients with a lost slot."""
         return {one.client for one in self._journal.attempts() if one.outcome != "done"}
 
     def say(self, message: str, level: Level = "info", slot: int | None = None) -> None:
-        """Note an event, and log it."""
+        """Record an event, and log it."""
         log.log(logging.INFO if level == "info" else logging.WARNING, "%s", message)
         self._run.log(message, level=level, slot=slot)
 
     def named(self, who: Mask) -> str:
-        """Return the names of clients [client], in a row."""
+        """Return the names of clients [client], as one text."""
         return ", ".join(self._names[client] for client in np.flatnonzero(who))
 
     def _take(self, reply: Reply, lines: Lines, sent_at: datetime, now: datetime) -> None:
@@ -216,17 +218,18 @@ class Charging:
         drew_kwh = read.energy_kwh + (read.evaluation_kwh or 0.0)
         if drew_kwh > held_kwh * (1 + _ROUNDING):
             self.say(
-                f"{reply.client} drew {drew_kwh:.4g} kWh in slot {line.slot}, more than the "
-                f"{held_kwh:.4g} kWh that it was held at; all of it is charged. Is its power_w right?",
+                f"{reply.client} used {drew_kwh:.4g} kWh in slot {line.slot}, more than its upper bound of "
+                f"{held_kwh:.4g} kWh. All of it is charged. Check its power_w.",
                 "warning",
                 line.slot,
             )
         if reply.outcome != "done":
             why = f": {attempt.error[:_SHOWN].strip()}" if attempt.error else "."
-            self.say(f"{reply.client} {reply.outcome} in slot {line.slot}, charged{why}", "warning", line.slot)
+            how = "failed" if reply.outcome == "failed" else f"was {reply.outcome}"
+            self.say(f"{reply.client} {how} in slot {line.slot}, and stays charged{why}", "warning", line.slot)
 
     def _book(self, lines: Lines, cause: Cause, energy_kwh: float, method: Method) -> None:
-        """Bring one cause of a round to its energy; one that nobody planned becomes a new line."""
+        """Set one cause of a round to its energy; an unplanned cause becomes a new line."""
         if (line := lines.get(cause)) is not None:
             if not math.isclose(energy_kwh, line.energy_kwh or 0.0, rel_tol=_ROUNDING):
                 self._ledger.correct(line, energy_kwh, method=method)
@@ -248,7 +251,7 @@ class Charging:
                 *(replace(one, error=self._attendance.why_absent(self._row[one.client])) for one in absent)
             )
             self.say(
-                f"Not there in slot {decision.slot}, and not charged: {self.named(decision.missing)}.",
+                f"Offline in slot {decision.slot}, not charged: {self.named(decision.missing)}.",
                 "warning",
                 decision.slot,
             )
@@ -260,6 +263,6 @@ class Charging:
 
 
 def _lines(decision: Decision) -> list[Charge]:
-    """Return what a decision books; each line says whether the plan in force expected it."""
+    """Return the charges of a decision; each line says whether the current plan expected it."""
     expected = decision.expected_kg
     return [replace(line, planned=(line.client, line.cause) in expected) for line in decision.charges]

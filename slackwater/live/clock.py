@@ -1,4 +1,4 @@
-"""When slots are: in real time, in a compressed one, or as fast as it goes. Slots only go forward."""
+"""Clocks of slots: real time, compressed time, or no waiting. Slots never go back."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from slackwater import time_source
 from slackwater.planning.problem import Problem
 from slackwater.time_source import TimeSource
 
-STEP_SECONDS = 5.0  # a wall clock that leaves the monotonic one by more than this was stepped
+STEP_SECONDS = 5.0  # a larger difference to the monotonic clock means that the wall clock was set
 
 
 class Clock(Protocol):
-    """Says which slot it is, and waits for one."""
+    """Returns the current slot, and waits for a slot."""
 
-    slot_seconds: float  # wall time of a slot; 0 where slots do not wait for each other
+    slot_seconds: float  # wall time of a slot; 0 if slots do not wait
 
     def now(self) -> datetime:
         """Return the wall clock, UTC."""
 
     def current(self) -> int | None:
-        """Return the slot it is now, below 0 before the first; None where slots do not wait for each other."""
+        """Return the current slot, below 0 before the first; None if slots do not wait."""
 
     def starts_at(self, slot: int) -> datetime:
-        """Return the wall time at which a slot begins."""
+        """Return the wall time at which a slot starts."""
 
     def ends_at(self, slot: int) -> datetime:
         """Return the wall time by which the current slot must be over."""
@@ -35,14 +35,14 @@ class Clock(Protocol):
         """Wait for a moment; False if `stop` was set meanwhile."""
 
     def stepped_seconds(self) -> float:
-        """Return by how much the wall clock was set on (or back) since the last call; 0 where it was not."""
+        """Return by how much the wall clock was set forward (or back) since the last call; 0 if it was not."""
 
 
 class WallClock:
-    """Slots of the same length from a first moment on: real time, or a compressed one.
+    """Slots of equal length from a start time: real time, or compressed.
 
-    The wall clock is believed, since slots are hours of the real world; but that it was stepped is noticed by the
-    monotonic clock, and told. The runner never goes back to an earlier slot.
+    Slots follow the wall clock, since they are hours of the real world. The monotonic clock shows if it was set, and the
+    run reports it. The runner never goes back to an earlier slot.
     """
 
     def __init__(self, begins_at: datetime, slot_seconds: float, *, source: TimeSource | None = None) -> None:
@@ -64,30 +64,30 @@ class WallClock:
         return math.floor((self.now() - self.begins_at).total_seconds() / self.slot_seconds)
 
     def starts_at(self, slot: int) -> datetime:
-        """Return the wall time at which a slot begins."""
+        """Return the wall time at which a slot starts."""
         return self.begins_at + timedelta(seconds=self.slot_seconds * slot)
 
     def ends_at(self, slot: int) -> datetime:
-        """Return when the next slot begins."""
+        """Return when the next slot starts."""
         return self.starts_at(slot + 1)
 
     def wait(self, until: datetime, stop: threading.Event) -> bool:
-        """Wait for a moment, also if the clock is set meanwhile; False if `stop` was set."""
+        """Wait for a moment, even if the clock is set meanwhile; False if `stop` was set."""
         return not self._source.wait_until(stop, until)
 
     def stepped_seconds(self) -> float:
-        """Return the step against the monotonic clock, which nobody can set; sleep of the machine counts as a step."""
+        """Return the step against the monotonic clock; sleep of the machine counts as a step."""
         apart = self._drift()
         stepped, self._apart = apart - self._apart, apart
         return stepped if abs(stepped) > STEP_SECONDS else 0.0
 
     def _drift(self) -> float:
-        """Return how far the wall clock is from the monotonic one, seconds."""
+        """Return the wall clock minus the monotonic clock, in seconds."""
         return self._source.now().timestamp() - self._source.monotonic()
 
 
 class Unhurried:
-    """Every slot begins when the last is done, and lasts as long as its round: for simulation."""
+    """Every slot starts when the last is done, and lasts as long as its round: for simulation."""
 
     slot_seconds = 0.0
 
@@ -99,7 +99,7 @@ class Unhurried:
         return time_source.now()
 
     def current(self) -> None:
-        """Return None: it is whatever slot is asked for."""
+        """Return None: slots do not wait."""
         return
 
     def starts_at(self, slot: int) -> datetime:
@@ -107,7 +107,7 @@ class Unhurried:
         return self.now()
 
     def ends_at(self, slot: int) -> datetime:
-        """Return the end of a slot of real length that begins now."""
+        """Return the end of a slot of real length that starts now."""
         return self.now() + self._most
 
     def wait(self, until: datetime, stop: threading.Event) -> bool:

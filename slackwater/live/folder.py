@@ -26,14 +26,14 @@ from slackwater.replanning.run_state import Settings as Replanning
 from slackwater.units import iso, utc
 
 Source = Literal["plan", "playback", "providers"]
-"""Where actual intensity comes from. `plan`: the plan's own traces are the actuals, and its matrix is followed.
-`playback`: `actuals.json` in the folder, of which no more is looked at than was known at the time. `providers`: asked as
-the run goes on. With the last two what is left is planned anew."""
+"""Where actual intensity comes from. `plan`: the plan's traces are the actuals, and its schedule is fixed. `playback`:
+`actuals.json` in the folder, of which a run sees only what was known at the time. `providers`: asked during the run.
+With the last two, the run re-plans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSettings:
-    """How a plan is carried out."""
+    """Settings of a live run."""
 
     aggregator: str = DEFAULT_AGGREGATOR
     """How updates are combined before the window; in it they are averaged."""
@@ -41,46 +41,46 @@ class LiveSettings:
     """Server optimiser: plain, momentum or adam."""
     server_lr: float | None = None
     memory_dtype: str = "float32"
-    """Type of the updates that the aggregator stores: float32 as they are, float16 or bfloat16 halves memory and disk."""
+    """Type of stored updates: float32 keeps them unchanged; float16 and bfloat16 halve memory and disk space."""
     seed: int = 0
     eval_every: int = 1
     """Rounds between calls of `evaluate`; the last model is always evaluated."""
     config: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    """The user's own settings of local training, passed on to the clients as they are."""
+    """The user's settings of local training, sent to the clients unchanged."""
     engine: Mapping[str, Any] = field(default_factory=dict)
-    """What carries out the run: the app's folder, the SuperLink's name."""
+    """Settings of the engine: the app's folder, the SuperLink's name."""
 
     source: Source = "plan"
     replan_slots: int | None = None
-    """Re-plan after so many slots; None plans once. With the source `plan` it is never re-planned."""
+    """Slots between re-plans; None: never. With the source `plan` the run never re-plans."""
     forecast: str | None = None
-    """Forecaster by name; None is the providers' own forecast, and persistence for a playback."""
+    """Name of the forecaster. Default: the providers' own forecast; for a playback, persistence."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """For `providers`: the scenario's [data], that is source, factor and fill_hours; and the folder its paths start at."""
+    """For `providers`: the scenario's [data] (source, factor and fill_hours), and the folder of its relative paths."""
     lag_slots: int = 1
     """For `playback`: slots after its end until a slot's actual is known."""
     reserve: float = Replanning().reserve
-    """Probability with which a plan is meant to keep the budget; 0 keeps nothing back."""
+    """Intended probability that a plan keeps the budget; 0: no reserve."""
     bound: float = Replanning().margin
-    """How far the upper bound of intensity lies beyond the largest rise and level seen."""
+    """Margin of the upper bound of intensity above the largest observed rise and level."""
 
     slot_seconds: float | None = None
-    """Wall time of a slot: None is its real time, 0 does not wait at all (a slot lasts as long as its round)."""
+    """Wall time of a slot. None: its real time. 0: no waiting, a slot lasts as long as its round."""
     margin_seconds: float | None = None
-    """How long before the end of its time a client must have answered; None is a twentieth of it, at most a minute."""
+    """How long before the end of its time a client must reply. Default: a twentieth of it, at most a minute."""
     latest_start: float = 0.5
-    """Share of a slot after which no round begins in it any more."""
+    """Share of a slot after which its round does not start any more."""
 
     max_norm_ratio: float | None = 10.0
     """An update longer than this many times the median of the recent ones is rejected; None rejects none for length."""
     max_rejections: int = 3
-    """A client is set aside when so many of its updates were rejected."""
+    """Rejected updates after which a client is excluded."""
     gone_after: int = 3
-    """A client that was offline in so many slots in a row is planned without, until it is back."""
+    """Consecutive offline slots after which plans leave a client out until it is back."""
     makeup: float = 3.0
-    """How many times its planned weight an update may have to make up for lost ones."""
+    """Largest multiple of its planned weight that an update gets to make up for lost ones."""
     buffers: tuple[str, ...] = ()
-    """Further endings of names in the model that are averaged plainly, as BatchNorm's statistics are."""
+    """Further name endings of model arrays that are averaged, like BatchNorm's statistics."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -105,17 +105,16 @@ class LiveSettings:
         if self.source not in ("plan", "playback", "providers"):
             raise ScenarioError(f"source must be plan, playback or providers, not {self.source!r}.")
         if self.source == "plan" and self.replan_slots is not None:
-            raise ScenarioError("A run that re-plans needs a source of actuals: playback or providers, not its plan.")
+            raise ScenarioError("Re-planning needs source 'playback' or 'providers', not 'plan'.")
         if self.source == "providers" and self.slot_seconds is not None:
             raise ScenarioError(
-                "A compressed clock plays back the past: fetch it first, and take source='playback' (or leave "
-                "slot_seconds out)."
+                "slot_seconds needs recorded actuals: use source='playback', or leave slot_seconds out."
             )
         _ = self.replanning
 
     @property
     def kind(self) -> RunKind:
-        """Return what a run with these settings is: live in real time, rehearsed on a past period, else simulated."""
+        """Return the kind of the run: live in real time, rehearsed on a past period, else simulated."""
         if self.slot_seconds is None:
             return "live"
         return "rehearsed" if self.source == "playback" else "simulated"
@@ -141,10 +140,10 @@ class LiveSettings:
         except ScenarioError:
             raise
         except (TypeError, ValueError, AttributeError) as error:
-            raise ScenarioError(f"The settings of a live run are not as they were written: {error}.") from None
+            raise ScenarioError(f"The settings of the live run are damaged: {error}.") from None
 
     def _check_types(self) -> None:
-        """Refuse what a damaged live.json may hold in the place of names and tables."""
+        """Reject values of a damaged live.json that are not names or tables."""
         for name in ("aggregator", "server", "memory_dtype", "source", "forecast"):
             value = getattr(self, name)
             if not isinstance(value, str) and not (name == "forecast" and value is None):
@@ -153,9 +152,9 @@ class LiveSettings:
             raise ScenarioError(f"memory_dtype must be one of {', '.join(MEMORY_DTYPES)}, not {self.memory_dtype!r}.")
         for name in ("config", "engine", "data"):
             if not isinstance(getattr(self, name), Mapping):
-                raise ScenarioError(f"{name} must be a table of settings by name, not {getattr(self, name)!r}.")
+                raise ScenarioError(f"{name} must be a table, not {getattr(self, name)!r}.")
         if isinstance(self.buffers, str) or not all(isinstance(ending, str) for ending in self.buffers):
-            raise ScenarioError(f"buffers must be a list of endings of names, not {self.buffers!r}.")
+            raise ScenarioError(f"buffers must be a list of name endings, not {self.buffers!r}.")
 
 
 _AGAIN = "Restore it from a backup, or prepare the run again in another folder: slackwater run scenario.toml --out DIR"
@@ -163,28 +162,28 @@ PLAN, SETTINGS, ACTUALS, FORECASTS, MODEL = "plan.json", "live.json", "actuals.j
 
 
 class RunStopped(SlackwaterError):
-    """Asked to stop, by a signal or an event: everything is kept, and the run can be resumed."""
+    """A signal or an event stopped the run: everything is saved, and it can be resumed."""
 
     exit_code = 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LiveResult:
-    """What a run came to."""
+    """The result of a live run."""
 
     arrays: Arrays
     """The model after the last round."""
     metrics: Mapping[str, float]
-    """What `evaluate` said of it; empty without it."""
+    """What `evaluate` returned for it; empty without `evaluate`."""
     emissions_kg: float
-    """All that the ledger holds; what is not settled yet is in it at its upper bound."""
+    """Sum of the ledger; unsettled charges count at their upper bound."""
     unsettled_kg: float
-    """The part of it that is."""
+    """The part of it that is not settled."""
     budget_kg: float
     history: tuple[RoundRecord, ...]
-    """Every slot in which somebody's update was used."""
+    """Every slot with a used update."""
     shortfall: Mapping[str, float]
-    """Client -> share of its weight before the window that lost slots have cost; only those that fell short."""
+    """Client -> share of its weight before the window that it lost with its slots; only clients that lost some."""
     seconds: float
     """Wall time of the rounds, over all sessions."""
     folder: Path
@@ -198,34 +197,36 @@ def prepare(
     actuals: Traces | None = None,
     archive: ForecastArchive | None = None,
 ) -> Path:
-    """Make the run's folder, readable by its owner alone.
+    """Create the run folder, readable only by its owner.
 
-    `actuals` are what a playback plays back, and `archive` what a provider had issued at the time.
+    `actuals` are the recorded intensity of a playback, and `archive` the forecasts issued at the time.
     """
     settings = settings or LiveSettings()
     where = Path(folder)
     if (where / FILE).exists():
         raise ScenarioError(
-            f"{where} already holds a run. Go on with it (slackwater resume {where}), or name another folder."
+            f"{where} already holds a run. Resume it with: slackwater resume {where}. Or name another folder."
         )
     if (settings.source == "playback") != (actuals is not None):
-        raise ScenarioError("Actuals are given with source='playback', and only with it.")
+        raise ScenarioError("source='playback' needs actuals, and other sources take none.")
     if settings.source != "plan" and plan.problem.coupled:
         raise ScenarioError(
-            "Re-planning does not know max_parallel and [server] yet. Take them out of the scenario, or follow the plan "
-            "(--replan never)."
+            "Re-planning does not support max_parallel and [server] yet. Remove them from the scenario, or use --replan "
+            "never."
         )
     _check_margin(plan, settings)
     if settings.source == "plan" and (guessed := plan.problem.traces.forecast_zones()):
         raise ScenarioError(
-            f"The plan is made on forecasts ({', '.join(guessed)}): its intensity is not what will be emitted, so it cannot "
-            "be charged by it. Take source='providers' (slackwater run does), which settles with the actuals."
+            f"The plan uses forecasts ({', '.join(guessed)}), which cannot be charged as actual intensity. Use "
+            "source='providers', as slackwater run does, which settles with the actuals."
         )
     try:
         where.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(where, 0o700)
     except OSError as error:
-        raise SlackwaterError(f"The run folder {where} cannot be made: {error.strerror}. Name another.") from None
+        raise SlackwaterError(
+            f"The run folder {where} cannot be created: {error.strerror}. Name another folder."
+        ) from None
     if actuals is not None:
         write_whole(where / ACTUALS, json.dumps(_traces_to_dict(actuals)))
     if archive is not None:
@@ -242,8 +243,8 @@ def _check_margin(plan: Plan, settings: LiveSettings) -> None:
     length_s = slot_s * (problem.round_minutes or problem.traces.slot_minutes) / problem.traces.slot_minutes
     if length_s and 2 * margin_s >= length_s:
         raise ScenarioError(
-            f"margin_seconds is {margin_s:g}: two margins, one for the client and one for the way, leave nothing of the "
-            f"{length_s:g} s in which a client may train. Give less than {length_s / 2:g}."
+            f"margin_seconds is {margin_s:g}, but two margins (client and network) must fit into the {length_s:g} s in which "
+            f"a client may train. Give less than {length_s / 2:g}."
         )
 
 
@@ -274,7 +275,7 @@ def load_actuals(folder: Path) -> Traces:
 
 
 def load_archive(folder: Path) -> ForecastArchive | None:
-    """Return what a provider had issued at the time of a playback; None where nobody knows."""
+    """Return the forecasts issued at the time of a playback; None if unknown."""
     if not (folder / FORECASTS).exists():
         return None
     data = _read(folder / FORECASTS)
@@ -284,7 +285,7 @@ def load_archive(folder: Path) -> ForecastArchive | None:
 
 @contextmanager
 def _damage(path: Path) -> Iterator[None]:
-    """Turn what reading a damaged file raises into a sentence."""
+    """Turn errors from reading a damaged file into a clear message."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, DataError) as error:
@@ -304,11 +305,11 @@ def _read(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SlackwaterError(
-            f"There is no {path.name} in {path.parent}: it is not a live run. Make one with: slackwater run scenario.toml "
-            f"--out {path.parent}"
+            f"{path.parent} is not a live run: it has no {path.name}. Start one with: slackwater run scenario.toml --out "
+            f"{path.parent}"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise SlackwaterError(f"{path} cannot be read: {error}. {_AGAIN}") from None
     if not isinstance(data, dict):
-        raise SlackwaterError(f"{path} is damaged: it holds no settings by name. {_AGAIN}")
+        raise SlackwaterError(f"{path} is damaged: it is not a table of settings. {_AGAIN}")
     return data

@@ -1,7 +1,7 @@
 """A live run on a past period, in minutes: with the forecasts of that time, compared with perfect foresight.
 
-All is as in a live run (re-planning, upper bounds, settlement, ledger, report), except that the clock does not wait and
-the run sees only the intensity that was known at each moment.
+Re-planning, upper bounds, settlement, ledger and report are those of a live run. The clock does not wait, and the run
+sees only the intensity that was known at each moment.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Foresight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """What would have happened."""
+    """The result of a rehearsal."""
 
     folder: str
     start: datetime
@@ -49,15 +49,15 @@ class Rehearsal:
     budget_kg: float
     emissions_kg: float
     unsettled_kg: float
-    planned_kg: float  # what the first plan expected to emit
+    planned_kg: float  # predicted by the first plan
     rounds: int
-    client_slots: int  # whose updates were used
-    lost_client_slots: int  # charged, and not used
+    client_slots: int  # with a used update
+    lost_client_slots: int  # charged, but not used
     accuracy: float | None
     replans: int
-    reserve_kg: float  # kept back by the first plan
+    reserve_kg: float  # reserve of the first plan
     largest_reserve_kg: float
-    share: float | None  # of the objective that perfect foresight reaches; None where it has no plan
+    share: float | None  # of the objective of perfect foresight; None if that has no plan
     foresight: Foresight | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,15 +69,15 @@ def prepare_rehearsal(
     folder: str | Path, problem: Problem, actuals: Traces, settings: LiveSettings, *,
     archive: ForecastArchive | None = None, auto: bool = False,
 ) -> Plan:  # fmt: skip
-    """Make the folder of a rehearsal, with the plan that would have been made then, and return that plan.
+    """Create the folder of a rehearsal, with the plan that would have been made then, and return that plan.
 
     Args:
-        folder: where to.
-        problem: the run, with any traces that cover it; they are not looked at.
-        actuals: what came, from some weeks before the run to its end or later.
-        settings: those of a playback; `forecast` names the forecaster, by default the blend.
-        archive: what a provider had issued, for the forecasts `blend` and `file`.
-        auto: choose window, alpha and aggregator as `plan --auto` does.
+        folder: The new run folder.
+        problem: The run, with any traces that cover it; they are not used.
+        actuals: Actual intensity, from some weeks before the run to its end or later.
+        settings: Settings of a playback; `forecast` names the forecaster. Default: the blend.
+        archive: Forecasts that a provider issued, for `blend` and `file`.
+        auto: Choose window, alpha and aggregator as `plan --auto` does.
     """
     known_until = problem.slot_start(-settings.lag_slots)
     step = timedelta(minutes=actuals.slot_minutes)
@@ -100,7 +100,7 @@ def prepare_rehearsal(
 
 
 def outcome(folder: str | Path) -> Rehearsal:
-    """Return what a rehearsal came to, read from its folder."""
+    """Return the result of a rehearsal, read from its folder."""
     where = Path(folder)
     with Run.open(where, read_only=True) as run, run.one_moment(), damage(run.path):
         plan = plan_from_dict(run.plan, f"The plan of the run in {where}")

@@ -53,23 +53,23 @@ from slackwater.live.updates import LiveModel, ModelDiverged
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
 from slackwater.planning.storage import plan_from_dict
-from slackwater.replanning.backtest import BLEND, backtest_forecaster, blind
+from slackwater.replanning.backtest import BLEND, backtest_forecaster, without_intensity
 from slackwater.training.global_model import Checkpoint, Update
 from slackwater.training.local import stream
 from slackwater.training.process import save_model, stopping, threads
 from slackwater.units import iso
 
 Evaluate = Callable[[Arrays], Mapping[str, float]]
-"""Judges a model: `accuracy`, `loss` and `samples` are kept. It may take its time: the round is kept before."""
+"""Evaluates a model: `accuracy`, `loss` and `samples` are stored. It may be slow: the round is saved before."""
 
 _MARGIN, _MOST_MARGIN_S = 0.05, 60.0
-_ASK_AGAIN = timedelta(minutes=5)  # until providers that are down are asked again, where nothing is known without them
-_COMING = 8  # slots to come that `status` can show
+_ASK_AGAIN = timedelta(minutes=5)  # retry interval while no intensity is known because all providers are down
+_COMING = 8  # coming slots that `status` can show
 _TOGETHER_S = 0.2
-"""Answers that come within it share a commit, which takes milliseconds; until then they count at their upper bound."""
+"""Replies within this time share a commit, which takes milliseconds; until then they count at their upper bound."""
 _STATE_GONE = "the state after it was damaged, and the run continues from an earlier one"
-_SAME_SIZE = 0.03  # share by which the real model may differ from `model_mb` before the run says so
-_TOO_LATE = "too little of it was left when the clients had been asked."
+_SAME_SIZE = 0.03  # share by which the real model may differ from `model_mb` without a warning
+_TOO_LATE = "too little time was left after asking the clients."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +78,17 @@ class _Times:
 
     sent_at: datetime
     clients_stop_at: datetime
-    until: datetime  # no answer is taken after it
+    until: datetime  # later replies are ignored
 
 
 class Runner:
-    """One run, from its beginning or from its checkpoint, to the end of the plan."""
+    """One run, from its start or its checkpoint to the end of the plan."""
 
     def __init__(
         self, run: Run, plan: Plan, settings: LiveSettings, *, problem: Problem, transport: Transport,
         initial: Arrays, schedule: ScheduleSource, clock: Clock, evaluate: Evaluate | None, stop: threading.Event,
     ) -> None:  # fmt: skip
-        """Begin or continue a run; `problem` is the plan's with the size of the real model, by which the run is charged."""
+        """Start or resume a run; `problem` is the plan's with the size of the real model, which the run is charged for."""
         self.run_file, self.plan, self.settings, self.problem = run, plan, settings, problem
         self.transport, self.schedule, self.clock, self.evaluate, self.stop = transport, schedule, clock, evaluate, stop
         fleet = plan.problem.fleet
@@ -106,17 +106,17 @@ class Runner:
         self._restore()
 
     def carry_out(self) -> None:
-        """Carry out all slots that are left; `_restore` repairs a stop between any two lines."""
+        """Carry out all remaining slots; `_restore` repairs a stop between any two lines."""
         ledger = self.run_file.ledger
         while not self.schedule.finished:
-            # 1. Wait for the slot; skip one that has gone by.
+            # 1. Wait for the slot; skip a missed one.
             slot = self.schedule.slot
             if not self.clock.wait(self.clock.starts_at(slot), self.stop):
                 raise self._stopped()
             if stepped := self.clock.stepped_seconds():
                 how = f"{'on' if stepped > 0 else 'back'} by {abs(stepped):.0f} s"
                 self.charging.say(
-                    f"The clock was set {how}, or the machine slept. No slot is done twice.", "warning", slot
+                    f"The clock was set {how}, or the machine slept. No slot is trained twice.", "warning", slot
                 )
             # 2. Settle the charges whose actuals are known by now.
             if not self._settle(ledger, slot):
@@ -128,7 +128,7 @@ class Runner:
                     self._realise(decision, self.nobody, self.nobody)
                 continue
 
-            # 3. See who is online, and decide who trains.
+            # 3. Find out which clients are online, and decide which train.
             present, messages = self.attendance.look(self.transport.online(), slot)
             decision = self._decide(present)
 
@@ -139,7 +139,7 @@ class Runner:
             else:
                 started = self.charging.start(decision, self.schedule, messages, times.sent_at)
 
-            # 5. Send the work, and charge what each answer says of energy as it comes.
+            # 5. Send the work, and charge the energy in each reply as it arrives.
             replies = self._train(decision, times) if started.any() else {}
 
             # 6. Reject updates that would spoil the model.
@@ -155,10 +155,10 @@ class Runner:
                 self._evaluate(done)
 
     def result(self) -> LiveResult:
-        """Settle what can be, evaluate what came out, and end."""
+        """Settle what is known, evaluate the final model, and end."""
         ledger, folder = self.run_file.ledger, self.run_file.folder
         assert folder is not None
-        with contextlib.suppress(UnavailableError):  # `slackwater resume` settles what is left
+        with contextlib.suppress(UnavailableError):  # `slackwater resume` settles the rest
             self.schedule.settle(ledger)
         if not self.metrics:
             self._evaluate(self.history[-1] if self.history else None)
@@ -173,9 +173,9 @@ class Runner:
             if self.run_file.status != "done":
                 for name, share in shortfall.items():
                     self.charging.say(
-                        f"{name} ends with {1 - share:.0%} of its weight: slots of it were lost.", "warning"
+                        f"{name} has only {1 - share:.0%} of its planned weight, because it lost slots.", "warning"
                     )
-                self.charging.say(f"The run is over: {len(self.history)} rounds, {ledger.spent_kg():.6g} kg charged.")
+                self.charging.say(f"The run is done: {len(self.history)} rounds, {ledger.spent_kg():.6g} kg charged.")
             self.run_file.set_status("done")
         return LiveResult(
             arrays=self.model.arrays(), metrics=self.metrics, emissions_kg=ledger.spent_kg(),
@@ -184,16 +184,16 @@ class Runner:
         )  # fmt: skip
 
     def _settle(self, ledger: Ledger, slot: int) -> bool:
-        """Return whether any intensity is known to decide a slot by; if not, wait a little and ask again.
+        """Return whether any intensity is known to decide a slot; if not, wait a little and ask again.
 
-        Only a run that was just taken up can know nothing, while the providers are down and the cache has nothing of them.
+        Nothing is known only right after a start or resume, while all providers are down and the cache is empty.
         """
         try:
             self.schedule.settle(ledger)
         except UnavailableError as error:
             if not self._waits:
                 self.charging.say(
-                    f"No round can begin until intensity is known, asked for again and again: {error}", "warning", slot
+                    f"No round starts until the intensity is known; retrying every 5 minutes. {error}", "warning", slot
                 )
             self._waits = True
             if not self.clock.wait(self.clock.now() + _ASK_AGAIN, self.stop):
@@ -218,7 +218,7 @@ class Runner:
         return current > slot or late_s > self.settings.latest_start * self.clock.slot_seconds
 
     def _times(self, slot: int) -> _Times:
-        """Return the end of the slot, or of a shorter round, less a margin for the client and one for the way."""
+        """Return the end of the slot, or of a shorter round, less a margin for the client and one for the network."""
         now, end, length = self.clock.now(), self.clock.ends_at(slot), self.meter.allowed_seconds
         if length:
             end = min(end, now + timedelta(seconds=length))
@@ -248,7 +248,7 @@ class Runner:
         booked_s = -math.inf
         for reply in self.transport.train(work, times.until):
             if reply.client not in work or self.row[reply.client] in replies:
-                self.charging.say(f"An answer of {reply.client!r} was not asked for: it is left out.", "warning", slot)
+                self.charging.say(f"An unexpected reply of {reply.client!r} is ignored.", "warning", slot)
                 continue
             replies[self.row[reply.client]] = reply
             unbooked.append((reply, self.clock.now()))
@@ -257,7 +257,7 @@ class Runner:
                 unbooked, booked_s = [], time.monotonic()
         for name in work:
             if self.row[name] not in replies:
-                late = replies[self.row[name]] = Reply(client=name, outcome="late", error="no answer came")
+                late = replies[self.row[name]] = Reply(client=name, outcome="late", error="no reply")
                 unbooked.append((late, self.clock.now()))
         self.charging.take(unbooked, lines, times.sent_at)
         return replies
@@ -289,27 +289,27 @@ class Runner:
                 self.run_file.record(done)
                 self.checkpoint.save(done.slot, self.model.shared.tensors(), self.model.state())
             elif started.any():
-                self.charging.say(f"No update of slot {decision.slot} could be used.", "warning", decision.slot)
+                self.charging.say(f"No update of slot {decision.slot} is usable.", "warning", decision.slot)
             self._realise(decision, started, used)
         if done is not None:
             self.history.append(done)
             self.metrics = {}
 
     def _count(self, slot: int, started: Mask, used: Mask, reasons: Mapping[int, str]) -> list[str]:
-        """Count who was rejected, and who gave no answer; return what to say."""
+        """Count rejected updates and missing replies; return messages."""
         answered = used.copy()
         answered[list(reasons)] = True
         messages = [self.attendance.reject(client) for client in sorted(reasons)]
         return [*filter(None, messages), *self.attendance.note(slot, started, answered)]
 
     def _realise(self, decision: Decision, started: Mask, used: Mask) -> None:
-        """Tell the schedule source the outcome of the slot, and save what the run remembers."""
+        """Pass the outcome of the slot to the schedule source, and save the state."""
         missed = decision.missing | (decision.trains & ~started)
         self.schedule.realise(drew=started, used=used, missed=missed, ledger=self.run_file.ledger)
         self._put(before=decision.before)
 
     def _put(self, **more: Any) -> None:
-        if (rest_kg := self.schedule.to_come_kg()) is not None:  # after a restart, what was noted before it stays
+        if (rest_kg := self.schedule.to_come_kg()) is not None:  # after a restart, the earlier value stays
             slot = self.schedule.slot
             schedule = self.schedule.coming()[:, slot : slot + len(rest_kg)]
             more["to_come"] = ToCome(slot=slot, kg=rest_kg, schedule=schedule).to_dict()
@@ -321,7 +321,7 @@ class Runner:
     def _coming(self) -> list[dict[str, Any]]:
         """Return the next rounds, for `status`."""
         coming = self.schedule.coming()
-        if not self.schedule.slot and not coming.any():  # before the first slot, the plan that the run begins with
+        if not self.schedule.slot and not coming.any():  # before the first slot: the initial plan
             coming = self.plan.matrix
         return [
             {
@@ -333,9 +333,9 @@ class Runner:
         ]
 
     def _restore(self) -> None:
-        """Continue from the checkpoint, or make the first one, and close a slot that was open.
+        """Continue from the checkpoint, or create the first one, and close an unfinished slot.
 
-        So is a round that `Run.fall_back` undid: its clients have trained, and are not asked again.
+        Also close a round that `Run.fall_back` undid: its clients have trained, and are not asked again.
         """
         journal, groups = self.run_file.journal, self.checkpoint.load(torch.device("cpu"))
         if not groups:
@@ -365,27 +365,27 @@ class Runner:
             self._put(lost=[])
 
     def _check_names(self) -> None:
-        """Raise where the file names clients that the plan does not have."""
+        """Raise if the file names clients that the plan does not have."""
         found = {one.client for one in self.run_file.journal.attempts()}
         found |= {line.client for line in self.run_file.ledger.charges()} - {""}
         if strange := found - set(self.names):
-            raise ValueError(f"it has a client {min(strange)!r}, and the plan has not")
+            raise ValueError(f"it has a client {min(strange)!r}, which is not in the plan")
 
     def _tell_model_size(self) -> None:
-        """Say if the real model is not of the size that was planned with."""
+        """Warn if the real model does not have the planned size."""
         planned_mb, real_mb = self.plan.problem.model_mb, self.problem.model_mb
         if planned_mb is None or real_mb is None or abs(real_mb - planned_mb) <= _SAME_SIZE * planned_mb:
             return
         self.charging.say(
-            f"The model has {real_mb:.6g} MB, the scenario's model_mb is {planned_mb:g}: the network is charged for the real "
-            f"size. To plan with it, write model_mb = {real_mb:.6g}.",
+            f"The model has {real_mb:.6g} MB, but model_mb is {planned_mb:g}. The network is charged for the real size. To "
+            f"plan with it, set model_mb = {real_mb:.6g}.",
             "warning",
         )
 
     # -- around
 
     def _evaluate(self, done: RoundRecord | None) -> None:
-        """Call the user's evaluation; its failure is told, and does not end a run of days."""
+        """Call the user's evaluation; a failure is reported and does not end the run."""
         if self.evaluate is None:
             return
         slot = None if done is None else done.slot
@@ -411,7 +411,7 @@ class Runner:
         slot = self.schedule.slot
         return RunStopped(
             f"Stopped before slot {slot} ({iso(self.plan.problem.slot_start(slot))}) with {len(self.history)} rounds done "
-            f"and {self.run_file.ledger.spent_kg():.6g} kg charged. Go on with: slackwater resume {self.run_file.folder}"
+            f"and {self.run_file.ledger.spent_kg():.6g} kg charged. Resume with: slackwater resume {self.run_file.folder}"
         )
 
 
@@ -430,11 +430,11 @@ def carry_out(
     clock: Clock | None = None,
     stop: threading.Event | None = None,
 ) -> LiveResult:
-    """Do the run that `prepare` put into `folder`: begin it, or go on from its run.db. The same call for both.
+    """Start or resume the run that `prepare` put into `folder`, and return when it is done.
 
-    Returns when the run is over. `initial` is the model to begin with; once there is a checkpoint that one counts. `stop`,
-    once set, ends the run after the round under way, as SIGINT and SIGTERM do in the main thread: `RunStopped`. Any other
-    `SlackwaterError` (full disk, unreachable provider, ..) leaves the run as it was; the same call goes on with it.
+    `initial` is the model to start with; a checkpoint replaces it. Setting `stop` ends the run after the current round
+    with `RunStopped`; so do SIGINT and SIGTERM in the main thread. After any other `SlackwaterError` (full disk,
+    unreachable provider, ..) the same call resumes the run.
     """
     where, stop = Path(folder), stop or threading.Event()
     with (
@@ -446,7 +446,7 @@ def carry_out(
         plan = plan_from_dict(run.plan, f"The plan of the run in {where}")
         settings = LiveSettings.from_dict(run.settings)
         problem = plan.problem
-        if problem.model_mb is not None:  # the network is charged by the size of the real model
+        if problem.model_mb is not None:  # the network is charged for the real model
             problem = problem.with_settings(model_mb=model_bytes(initial) / BYTES_PER_MB)
         try:
             if run.status != "done":
@@ -471,16 +471,16 @@ def carry_out(
         save_model(where / MODEL, {name: torch.from_numpy(array) for name, array in result.arrays.items()})
     except OSError as error:
         raise SlackwaterError(
-            f"{where / MODEL} cannot be written: {error.strerror}. The model is in the run's file: make room and go on "
-            f"with: slackwater resume {where}"
+            f"{where / MODEL} cannot be written: {error.strerror}. The model is in the run's file. Free disk space, then: "
+            f"slackwater resume {where}"
         ) from None
     return result
 
 
 def settle(folder: str | Path) -> float:
-    """Settle a run that is over with the actuals that have come since; what is left at an upper bound, kg.
+    """Settle a finished run with the actuals known since; return the kg that are still at an upper bound.
 
-    It needs no transport. A run that is not over settles as it goes on.
+    It needs no transport. An unfinished run settles as it continues.
     """
     where = Path(folder)
     with Run.open(where) as run, damage(run.path, of=(sqlite3.Error,)):
@@ -495,7 +495,7 @@ def settle(folder: str | Path) -> float:
 
 
 def _opened(folder: Path) -> Run:
-    """Open the run that is there, or create one from what was prepared."""
+    """Open the run in the folder, or create one from the prepared files."""
     if Run.begun(folder):
         return Run.open(folder)
     plan, settings = Plan.load(folder / PLAN), load_settings(folder)
@@ -510,7 +510,7 @@ def _opened(folder: Path) -> Run:
 def _schedule(folder: Path, plan: Plan, settings: LiveSettings, problem: Problem) -> ScheduleSource:
     if settings.source == "plan":
         return FixedPlan(plan, problem)
-    asked = blind(problem)
+    asked = without_intensity(problem)
     intensity: IntensityFeed
     if settings.source == "playback":
         actuals = load_actuals(folder)
@@ -529,7 +529,7 @@ def _schedule(folder: Path, plan: Plan, settings: LiveSettings, problem: Problem
 
 
 def _clock(run: Run, plan: Plan, settings: LiveSettings) -> Clock:
-    """Return the clock; a compressed one begins when the run does, and continues from there after a restart."""
+    """Return the clock; a compressed one starts with the run, and keeps this start after a restart."""
     seconds = settings.slot_seconds
     if seconds is None:
         return WallClock.real(plan.problem)

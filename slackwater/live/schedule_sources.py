@@ -1,4 +1,4 @@
-"""Who trains in a slot of a live run: by a fixed plan, or re-planned on the intensity known when the slot begins."""
+"""Which clients train in a slot of a live run: by a fixed plan, or re-planned with the intensity known at that time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from slackwater.ledger.journal import Replan
 from slackwater.ledger.ledger import Cause, Charge, IntensityKind, Ledger, ModelledCharges
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
-from slackwater.replanning.backtest import blind
+from slackwater.replanning.backtest import without_intensity
 from slackwater.replanning.controller import Controller
-from slackwater.replanning.reserve import Bounds, Replay, replay
+from slackwater.replanning.reserve import Bounds, PastPlans, past_plans
 from slackwater.replanning.run_state import Settings, State
 
 Mask = NDArray[np.bool_]
@@ -29,25 +29,25 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Decision:
-    """What a slot is to be."""
+    """The decision for one slot."""
 
     slot: int
     trains: Mask  # [client]
-    missing: Mask  # [client], who would train if it could be reached
+    missing: Mask  # [client], planned but offline
     in_window: bool
     expected_kg: Mapping[tuple[str, str], float]
-    """(client, cause) -> kg that the plan in force expects of the slot, of those who cannot be reached or paid for too."""
+    """(client, cause) -> kg that the current plan expects of the slot, including clients that are offline or too expensive."""
     charges: tuple[Charge, ...]
-    """What the slot is booked at before it starts: at an upper bound, where the actual is not known."""
-    protected_kg: float  # kept for the window, where it is still to come
-    left: NDArray[np.int64]  # [client], slots before the window that are planned for it, this one included
+    """Charges before the slot starts, at an upper bound if the actual is unknown."""
+    protected_kg: float  # kept for the window, if it is still ahead
+    left: NDArray[np.int64]  # [client], its planned slots before the window, including this one
     before: int  # slots before the window, as planned now
     replan: Replan | None = None
     messages: tuple[str, ...] = ()
 
 
 class ScheduleSource(Protocol):
-    """Decides slot after slot; `state` is all it remembers."""
+    """Decides slot by slot; `state` is its whole state."""
 
     @property
     def slot(self) -> int:
@@ -58,22 +58,22 @@ class ScheduleSource(Protocol):
         """Return whether all slots are decided."""
 
     def settle(self, ledger: Ledger) -> int:
-        """Settle the charges whose actuals are known when the next slot begins; return how many lines."""
+        """Settle the charges whose actuals are known when the next slot starts; return the number of lines."""
 
     def decide(self, present: Mask, away: Mask, ledger: Ledger) -> Decision:
-        """Decide the next slot, with who can be reached [client]; clients that are `away` are not planned with."""
+        """Decide the next slot, by which clients are online [client]; plans leave out clients that are `away`."""
 
     def realise(self, *, drew: Mask, used: Mask, missed: Mask, ledger: Ledger) -> None:
-        """Record the outcome of the slot last decided: who drew energy, whose work is used and who was missing, [client]."""
+        """Record the outcome of the last decided slot: which clients drew power, were used and were missing, [client]."""
 
     def lose(self, slot: int) -> None:
-        """Count the work of an earlier slot as lost: the model that it went into is gone."""
+        """Count the work of an earlier slot as lost, because its model is lost."""
 
     def coming(self) -> NDArray[np.bool_]:
-        """Return what is planned from the next slot on, [client, slot], including the window."""
+        """Return the schedule from the next slot on, [client, slot], including the window."""
 
     def to_come_kg(self) -> NDArray[np.float64] | None:
-        """Return what the plan in force expects of every slot from the next on, kg; None where there is no plan."""
+        """Return the emissions that the current plan predicts for each coming slot, kg; None without a plan."""
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON holds it."""
@@ -83,13 +83,13 @@ class ScheduleSource(Protocol):
 
 
 class FixedPlan:
-    """The plan as it is. Its intensity is charged, actual or forecast as it says, so nothing is left to settle.
+    """A fixed plan. Its intensity is charged, whether actual or forecast, so there is nothing to settle.
 
-    What is lost is not replaced, but the weights make up for it.
+    Lost slots are not replaced, but the weights make up for them.
     """
 
     def __init__(self, plan: Plan, problem: Problem | None = None) -> None:
-        """Follow a plan; `problem` is what its slots are booked by where the real model is not of the planned size."""
+        """Follow a plan; `problem` replaces the plan's for charging, if the real model has another size."""
         self._expected, plan = ModelledCharges(plan), plan if problem is None else replace(plan, problem=problem)
         self.plan, self._matrix = plan, plan.matrix
         self._lines = ModelledCharges(plan)
@@ -113,7 +113,7 @@ class FixedPlan:
         return self._slot >= self._stop
 
     def settle(self, ledger: Ledger) -> int:
-        """Return 0: nothing is left to settle."""
+        """Return 0: there is nothing to settle."""
         return 0
 
     def decide(self, present: Mask, away: Mask, ledger: Ledger) -> Decision:
@@ -142,13 +142,13 @@ class FixedPlan:
         """Do nothing: the plan stays."""
 
     def coming(self) -> NDArray[np.bool_]:
-        """Return what is left of the plan."""
+        """Return the rest of the plan."""
         coming = self._matrix.copy()
         coming[:, : self._slot] = False
         return coming
 
     def to_come_kg(self) -> NDArray[np.float64] | None:
-        """Return what is left of the plan, slot by slot."""
+        """Return the emissions of the rest of the plan, by slot."""
         return np.asarray(self._kg[self._slot : self._stop])
 
     def state(self) -> dict[str, Any]:
@@ -160,39 +160,39 @@ class FixedPlan:
         self._slot = int(state["slot"])
 
     def _protected_kg(self, slot: int) -> float:
-        """Return the kg of the window with the idle draw until then; within it, of what is left of it."""
+        """Return the kg of the window and the idle draw before it; inside it, of its remaining slots."""
         before = max(self.plan.before, slot + 1)
         return float(self._kg[before : self._stop].sum() + self._idle_kg[slot + 1 : before].sum())
 
 
 class IntensityFeed(Protocol):
-    """A source of actuals and forecasts. What is missing is told in `notes`."""
+    """A source of actuals and forecasts. `notes` reports missing values."""
 
     def until(self, slot: int) -> Traces:
-        """Return the actuals known when a slot begins; those of the slot itself are not among them."""
+        """Return the actuals known when a slot starts, without those of the slot itself."""
 
     def forecast(self, known: Traces) -> Forecast | None:
-        """Return a forecast from the end of what is known to the end of the horizon; None where there is none."""
+        """Return a forecast from the last actual to the end of the horizon; None without a forecast."""
 
     def origin(self, zone: str, slot: int) -> tuple[str, IntensityKind]:
-        """Return where an actual is from, and its kind."""
+        """Return the source of an actual, and its kind."""
 
-    def past(self, known: Traces) -> Replay | None:
-        """Return what plans before the run emitted beyond their prediction; None where that cannot be known."""
+    def past(self, known: Traces) -> PastPlans | None:
+        """Return what plans before the run emitted beyond their prediction; None if unknown."""
 
     def notes(self) -> list[str]:
         """Return the notes collected since the last call, as sentences."""
 
 
 class Playback:
-    """Actuals from files, `lag` slots after their end, and a forecaster that sees no more."""
+    """Actuals from files, known `lag` slots after their end, and a forecaster that sees the same."""
 
     def __init__(self, problem: Problem, actuals: Traces, forecaster: Forecaster, *, lag: int = 1) -> None:
         self._problem, self._actuals, self._forecaster, self._lag = problem, actuals, forecaster, lag
         self._provenance = {known.zone: known for known in actuals.provenance}
 
     def until(self, slot: int) -> Traces:
-        """Return all that ended `lag` slots before; at the end of the files all there is."""
+        """Return all actuals that ended `lag` slots before; at the end of the files, all of them."""
         end = min(self._problem.slot_start(slot - self._lag), self._actuals.end)
         return self._actuals.window(self._actuals.start, _slots(self._actuals.start, end, self._actuals))
 
@@ -207,9 +207,9 @@ class Playback:
             return "unknown", "estimated"
         return known.origin(self._problem.slot_start(slot), self._problem.slot_start(slot + 1))
 
-    def past(self, known: Traces) -> Replay | None:
+    def past(self, known: Traces) -> PastPlans | None:
         """Return how plans before the run did, with the same forecaster."""
-        return replay(self._problem, known, self._forecaster, slots=_ahead(self._problem, known), lag=self._lag)
+        return past_plans(self._problem, known, self._forecaster, slots=_ahead(self._problem, known), lag=self._lag)
 
     def notes(self) -> list[str]:
         """Return nothing: files give no notes."""
@@ -217,7 +217,7 @@ class Playback:
 
 
 class Providers:
-    """Asks providers during the run. While nobody answers, it knows what it knew before."""
+    """Asks providers during the run. While none answers, the last known values stay."""
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class Providers:
         self._expected: tuple[datetime, Forecast] | None = None
 
     def until(self, slot: int) -> Traces:
-        """Return what all zones have when a slot begins; after the horizon, all that has come since."""
+        """Return the actuals of all zones when a slot starts; after the horizon, all known since."""
         self._expected = None
         if slot <= self._problem.horizon:
             return self._feed.until(self._problem.slot_start(slot))
@@ -242,7 +242,7 @@ class Providers:
         return self._feed.until(at, since=self._problem.first_slot)
 
     def forecast(self, known: Traces) -> Forecast:
-        """Return the blend of the providers' forecast and ours, or what the named forecaster says."""
+        """Return the blend of the providers' forecast and ours, or that of the named forecaster."""
         if self._expected is None or self._expected[0] != known.end:
             self._expected = known.end, self._feed.forecast(known, _ahead(self._problem, known))
         return self._expected[1]
@@ -251,22 +251,22 @@ class Providers:
         """Return the provider that gave the value, and its kind."""
         return self._feed.origin(zone, self._problem.slot_start(slot))
 
-    def past(self, known: Traces) -> Replay | None:
-        """Return how plans of the past did; only what was measured tells."""
-        self.forecast(known)  # the newest forecasts are asked for first, so that plans of the past are made with them
+    def past(self, known: Traces) -> PastPlans | None:
+        """Return how past plans did, using measured actuals only."""
+        self.forecast(known)  # fetch the newest forecasts first, so that past plans use them
         measured = self._feed.measured(known)
         if measured is None:
             return None
         lag = max(0, _slots(known.end, self._problem.first_slot, known))
-        return replay(self._problem, measured, self._feed.forecaster, slots=_ahead(self._problem, known), lag=lag)
+        return past_plans(self._problem, measured, self._feed.forecaster, slots=_ahead(self._problem, known), lag=lag)
 
     def notes(self) -> list[str]:
-        """Return what was odd since the last call."""
+        """Return the notes collected since the last call."""
         return self._feed.notes()
 
 
 def intensity_at(known: Traces, zones: Sequence[str], moment: datetime) -> dict[str, float]:
-    """Return zone -> actual intensity in the slot that begins at a moment, kg/kWh."""
+    """Return zone -> actual intensity in the slot that starts at a moment, kg/kWh."""
     one = known.window(moment, 1)
     return {zone: float(one.intensity[one.index(zone), 0]) for zone in zones}
 
@@ -276,7 +276,7 @@ def _slots(start: datetime, end: datetime, traces: Traces) -> int:
 
 
 def _ahead(problem: Problem, known: Traces) -> int:
-    """Return the slots to the end of the horizon, in whole days: a forecaster's fit then serves for hours."""
+    """Return the slots to the end of the horizon, in whole days, so that a forecaster's fit can be reused for hours."""
     needed = _slots(known.end, problem.slot_start(problem.horizon), known)
     day = slots_per_day(known)
     return max(1, -(-needed // day)) * day
@@ -284,17 +284,17 @@ def _ahead(problem: Problem, known: Traces) -> int:
 
 BOUND = "upper bound from the last {days} days"
 _LATEST_ACTUAL = timedelta(days=1)
-"""An actual that came so late would still be waited for, with its charge at the upper bound."""
+"""How long to wait for an actual, with its charge at the upper bound."""
 
 
 class Replanned:
-    """Re-plans what is left with the controller of `slackwater.replanning`."""
+    """Re-plans the remaining slots with the controller of `slackwater.replanning`."""
 
     def __init__(
         self, problem: Problem, intensity: IntensityFeed, settings: Settings, first: Mask | None = None
     ) -> None:
-        """Steer a run of the problem; `first` [client, slot] is the plan that is in force until it plans itself."""
-        self.problem, self.intensity = blind(problem), intensity
+        """Control a run of the problem; `first` [client, slot] is the plan until the first re-plan."""
+        self.problem, self.intensity = without_intensity(problem), intensity
         self._first = np.zeros((len(problem.fleet), problem.horizon), dtype=bool) if first is None else first
         self.controller = Controller(self.problem, settings)
         self._names = [str(name) for name in problem.fleet.names]
@@ -313,7 +313,7 @@ class Replanned:
         return self.controller.finished
 
     def settle(self, ledger: Ledger) -> int:
-        """Bring what was booked at its bound to the actual; to an interpolated value only after a day without one."""
+        """Replace charges at an upper bound by the actual; by an interpolated value only after a day without an actual."""
         known = self._known = self.intensity.until(self.slot if not self.finished else 2 * self.problem.horizon)
         settled = _slots_of(self.problem, known)
         by_slot: dict[int, list[Charge]] = {}
@@ -331,7 +331,7 @@ class Replanned:
         return done
 
     def decide(self, present: Mask, away: Mask, ledger: Ledger) -> Decision:
-        """Let the controller decide on what is known now."""
+        """Let the controller decide with the current data."""
         controller, state = self.controller, self.controller.state
         known = self._known if self._known is not None else self.intensity.until(self.slot)
         controller.problem = self._without(away)
@@ -342,7 +342,7 @@ class Replanned:
             try:
                 self._forecast = self.intensity.forecast(known)
             except DataError as error:
-                messages.append(f"There is no forecast: {error}")
+                messages.append(f"No forecast: {error}")
                 self._forecast = None
         then = self._left()
         step = controller.step(
@@ -376,16 +376,16 @@ class Replanned:
         )
 
     def realise(self, *, drew: Mask, used: Mask, missed: Mask, ledger: Ledger) -> None:
-        """Tell the controller, with what the ledger holds the slot at now."""
+        """Report the outcome to the controller, with the slot's current charges."""
         held_kg = sum(ledger.slot_kg(self.slot - 1).values())
         self.controller.realise(drew=drew, used=used, missed=missed, held_kg=held_kg)
 
     def lose(self, slot: int) -> None:
-        """Tell the controller, which re-plans for what was lost."""
+        """Report the loss to the controller, which re-plans for it."""
         self.controller.lose(slot)
 
     def coming(self) -> NDArray[np.bool_]:
-        """Return the current plan, with everybody in the window."""
+        """Return the current plan, with all clients in the window."""
         state, there = self.controller.state, self.controller.problem.costs.can_train()
         coming = state.plan.copy()
         coming[:, : state.slot] = False
@@ -398,7 +398,7 @@ class Replanned:
         return coming
 
     def to_come_kg(self) -> NDArray[np.float64] | None:
-        """Return what the last plan still expects, by what was known when the last slot was decided."""
+        """Return the emissions that the last plan still predicts, with the data of the last decision."""
         return np.empty(0) if self.finished else self._ahead_kg
 
     def state(self) -> dict[str, Any]:
@@ -406,12 +406,12 @@ class Replanned:
         return self.controller.state.to_dict()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state; the forecast is asked for again."""
+        """Continue from a state; the forecast is fetched again."""
         self._ahead_kg = None
         self.controller = Controller(self.problem, self.controller.settings, State.from_dict(dict(state)))
 
     def _without(self, away: Mask) -> Problem:
-        """Return the problem without clients that are away: the window does not wait for them."""
+        """Return the problem without clients that are away, so that the window does not wait for them."""
         if not away.any():
             return self.problem
         free = self.problem.costs.can_train() & ~away[:, None]
@@ -423,7 +423,7 @@ class Replanned:
         return np.asarray(state.plan[:, first : max(state.window_at, first)].sum(axis=1), dtype=np.int64)
 
     def _measured_kg(self, ledger: Ledger, known: Traces, now: int) -> NDArray[np.float64]:
-        """Return what the ledger says that settled rounds emitted [client, slot], kg; NaN elsewhere."""
+        """Return the emissions of settled rounds from the ledger [client, slot], kg; NaN elsewhere."""
         measured = np.full((len(self._names), self.problem.horizon), np.nan)
         row = {name: client for client, name in enumerate(self._names)}
         for (slot, client), kg in ledger.round_kg(before=min(_slots_of(self.problem, known), now)).items():
@@ -431,7 +431,7 @@ class Replanned:
         return measured
 
     def _drawn(self, trains: Mask) -> list[tuple[int, Cause, float]]:
-        """Return client, cause and kWh of all that a slot draws if these clients train [client]."""
+        """Return client, cause and kWh of a slot in which these clients train [client]."""
         costs = self.problem.costs
         if self.controller.state.stopped_at is not None and not trains.any():  # the run ends before this slot
             return []
@@ -477,5 +477,5 @@ class Replanned:
 
 
 def _slots_of(problem: Problem, known: Traces) -> int:
-    """Return how many slots of the run have known actuals; below 0 where they end before it begins."""
+    """Return the number of slots with known actuals; below 0 if they end before the run starts."""
     return int((known.end - problem.first_slot) // timedelta(minutes=problem.traces.slot_minutes))

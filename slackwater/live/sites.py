@@ -1,4 +1,4 @@
-"""The sites of a run: the transport that reaches them, and which clients are online, away, or may not train."""
+"""The sites of a run: their transport, and which clients are online, away or excluded."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from slackwater.planning.fleet import Fleet
 
-Arrays = Mapping[str, NDArray[Any]]  # a model as its state dict, by name, in the model's own order
+Arrays = Mapping[str, NDArray[Any]]  # a model as its state dict: name -> array, in the model's order
 
 Outcome = Literal["done", "failed", "late", "lost"]
-"""`failed`: the client said so. `late`: no answer by the end of the slot. `lost`: the node is gone."""
+"""`failed`: the client reported an error. `late`: no reply by the end of the slot. `lost`: the node is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """A client that can be reached now, as it describes itself."""
+    """A client that is online, as it describes itself."""
 
     name: str
     zone: str | None = None
@@ -30,7 +30,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Work:
-    """One client's part of a slot."""
+    """The work of one client in a slot."""
 
     slot: int
     number: int  # 0, 1, .. over the slots with participants
@@ -39,12 +39,12 @@ class Work:
     ends_at: datetime  # wall clock, UTC: the client stops itself by then
     arrays: Arrays
     config: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    """The user's own settings of local training, passed on as they are."""
+    """The user's settings of local training, sent unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reply:
-    """The outcome of one client's work; its energy is charged in any case."""
+    """The outcome of one client's work; its energy is always charged."""
 
     client: str
     outcome: Outcome
@@ -54,9 +54,9 @@ class Reply:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     energy_kwh: float | None = None
-    """As measured by the client, evaluation included; None: modelled from its power and time."""
+    """Measured by the client, including evaluation; None: modelled from its power and time."""
     evaluation_seconds: float | None = None
-    """How long the client evaluated between `started_at` and `ended_at`; None where it does not say."""
+    """Duration of the client's evaluation between `started_at` and `ended_at`; None if unknown."""
     error: str = ""
 
 
@@ -64,12 +64,12 @@ class Transport(Protocol):
     """A way to reach the sites."""
 
     def online(self) -> Mapping[str, Site]:
-        """Return the clients that can be reached now, by name."""
+        """Return the clients that are online, by name."""
 
     def train(self, work: Mapping[str, Work], until: datetime) -> Iterator[Reply]:
-        """Send everyone its work and yield each reply as it comes; a client without an answer by `until` is late.
+        """Send each client its work and yield each reply as it arrives; a client without a reply by `until` is late.
 
-        Every client of `work` is named exactly once. Nothing is sent twice.
+        There is exactly one reply for every client of `work`. Nothing is sent twice.
         """
 
 
@@ -78,32 +78,32 @@ _POWER_ROUNDING = 1e-6
 
 
 class Attendance:
-    """The clients of the plan by name. It tells what is wrong with one when that begins, not in every slot."""
+    """The clients of the plan by name. A problem is reported when it starts, not in every slot."""
 
     def __init__(self, fleet: Fleet, *, gone_after: int, max_rejections: int) -> None:
         self._fleet, self._gone_after, self._max_rejections = fleet, gone_after, max_rejections
         self._names = [str(name) for name in fleet.names]
         self._row = {name: client for client, name in enumerate(self._names)}
         count = len(fleet)
-        self.absent = np.zeros(count, dtype=np.int64)  # [client], slots in a row in which it could not be reached
-        self.in_vain = np.zeros(count, dtype=np.int64)  # [client], rounds in a row from which nothing of it came back
-        self.rests_until = np.zeros(count, dtype=np.int64)  # [client], slot before which it is not asked again
-        self.rejections = np.zeros(count, dtype=np.int64)  # [client], updates of it that were rejected
+        self.absent = np.zeros(count, dtype=np.int64)  # [client], consecutive slots offline
+        self.in_vain = np.zeros(count, dtype=np.int64)  # [client], consecutive rounds without a reply
+        self.rests_until = np.zeros(count, dtype=np.int64)  # [client], slot until which it is paused
+        self.rejections = np.zeros(count, dtype=np.int64)  # [client], its rejected updates
         self._slot = 0
         self._said: dict[str, str] = {}
 
     @property
     def set_aside(self) -> Mask:
-        """Return whose updates were rejected too often, [client]."""
+        """Return the clients whose updates were rejected too often, [client]."""
         return self.rejections >= self._max_rejections
 
     @property
     def away(self) -> Mask:
-        """Return who is not planned with, [client]: set aside, resting, or offline for long."""
+        """Return the clients that plans leave out, [client]: excluded, paused, or offline for long."""
         return self.set_aside | (self.rests_until > self._slot) | (self.absent >= self._gone_after)
 
     def look(self, online: Mapping[str, Site], slot: int) -> tuple[Mask, list[str]]:
-        """Return who can train in the slot, [client], and what is new about it, as sentences."""
+        """Return the clients that can train in the slot, [client], and messages about changes."""
         self._slot = slot
         odd = {name: reason for name, site in online.items() if (reason := self._odd(site))}
         messages = [reason for name, reason in odd.items() if self._said.get(name) != reason]
@@ -113,38 +113,38 @@ class Attendance:
         self.absent = np.where(there, 0, self.absent + 1)
         messages += [f"{self._names[c]} is back; it keeps its history." for c in np.flatnonzero(back)]
         messages += [
-            f"{self._names[c]} was offline in {self._gone_after} slots in a row: it is planned without until it is back."
+            f"{self._names[c]} was offline for {self._gone_after} slots in a row. Plans leave it out until it is back."
             for c in np.flatnonzero(self.absent == self._gone_after)
         ]
         return there & ~self.set_aside & (self.rests_until <= slot), messages
 
     def note(self, slot: int, drew: Mask, answered: Mask) -> list[str]:
-        """Count rounds without a reply; who gives none again and again rests longer and longer. Return what is new."""
+        """Count rounds without a reply; repeated ones pause a client for longer and longer. Return messages."""
         self.in_vain = np.where(drew, np.where(answered, 0, self.in_vain + 1), self.in_vain)
         resting = drew & ~answered & (self.in_vain >= self._gone_after)
         self.rests_until = np.where(resting, slot + 1 + self.in_vain, self.rests_until)
         return [
-            f"Nothing came back from {self._names[c]} {self.in_vain[c]} times in a row: it rests until slot "
-            f"{self.rests_until[c]}, or it would spend the budget in vain."
+            f"{self._names[c]} did not reply {self.in_vain[c]} times in a row. It is paused until slot "
+            f"{self.rests_until[c]}, to save the budget."
             for c in np.flatnonzero(resting)
         ]
 
     def reject(self, client: int) -> str | None:
-        """Count a rejected update; return a sentence if that was one too many."""
+        """Count a rejected update; return messages if the client is now excluded."""
         self.rejections[client] += 1
         if self.rejections[client] != self._max_rejections:
             return None
         return (
-            f"{self._names[client]} is set aside: {self._max_rejections} of its updates were rejected. The run goes on "
+            f"{self._names[client]} is excluded: {self._max_rejections} of its updates were rejected. The run continues "
             "without it."
         )
 
     def why_absent(self, client: int) -> str:
-        """Return why a client that would train is not asked to."""
+        """Return why a planned client does not train."""
         if self.set_aside[client]:
-            return "set aside"
+            return "excluded"
         if self.rests_until[client] > self._slot:
-            return "resting"
+            return "paused"
         return self._said.get(self._names[client], "")
 
     def to_dict(self) -> dict[str, Any]:
@@ -159,18 +159,18 @@ class Attendance:
         self._slot, self._said = int(data["slot"]), dict(data["said"])
 
     def _odd(self, site: Site) -> str | None:
-        """Return why a site may not train: what it says of itself would make its charges wrong."""
+        """Return why a site may not train: its own description would make its charges wrong."""
         client = self._row.get(site.name)
         if client is None:
-            return f"{site.name} is online, but there is no client of this name in the plan: it is left out."
+            return f"{site.name} is online but not in the plan: it is ignored."
         zone, power = str(self._fleet.zone[client]), float(self._fleet.power_w[client])
         if site.zone is not None and site.zone != zone:
-            wrong = f"is in the zone {site.zone}, the plan has {zone}"
+            wrong = f"reports zone {site.zone}, but the plan has {zone}"
         elif site.power_w is not None and site.power_w > power * (1 + _POWER_ROUNDING):  # False where power is NaN
-            wrong = f"draws {site.power_w:g} W, the plan counts {power:g} W"
+            wrong = f"reports {site.power_w:g} W, but the plan has {power:g} W"
         else:
             return None
-        return f"{site.name} says that it {wrong}: it does not train until the two agree."
+        return f"{site.name} {wrong}. It does not train until the two agree."
 
 
 _COUNTS = ("absent", "in_vain", "rests_until", "rejections")

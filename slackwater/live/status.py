@@ -19,13 +19,13 @@ from slackwater.planning.storage import plan_from_dict
 from slackwater.units import iso, utc
 
 Stands = Literal["prepared", "running", "interrupted", "stopped", "diverged", "failed", "done"]
-"""`interrupted`: it says that it runs, but no process does."""
+"""`interrupted`: its state is running, but it has no process."""
 _EVENTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coming:
-    """A round that is planned."""
+    """A planned round."""
 
     slot: int
     at: datetime  # wall clock, UTC
@@ -40,21 +40,21 @@ class LiveStatus:
     kind: RunKind
     stands: Stands
     synthetic: bool
-    """Whether its intensity is typical profiles, not measured."""
+    """Whether its intensity is synthetic (typical profiles)."""
     budget_kg: float
     spent_kg: float = 0.0
-    """All that the ledger holds."""
+    """Sum of the ledger."""
     held_kg: float = 0.0
-    """The part of it that is at an upper bound until its actual is known."""
+    """The part of it at an upper bound, until the actual is known."""
     left_kg: float
     figures: Figures | None = None
-    """What dashboard and report show too; None before the run has begun."""
+    """The figures of dashboard and report; None before the run starts."""
     rounds: int = 0
     """Rounds done."""
     accuracy: float | None = None
-    """The last that was measured."""
+    """Of the last evaluation."""
     training: tuple[str, ...] = ()
-    """Clients that train now."""
+    """Clients that are training."""
     training_slot: int | None = None
     coming: tuple[Coming, ...] = ()
     """The next rounds, as planned now."""
@@ -116,7 +116,7 @@ def read_status(folder: str | Path) -> LiveStatus:
 
 
 def _prepared(where: Path) -> LiveStatus:
-    """Return the status of a folder whose run has not begun."""
+    """Return the status of a folder whose run has not started."""
     if not is_live(where):
         raise SlackwaterError(
             f"There is no live run in {where}. Start one with: slackwater run scenario.toml --app DIR --out {where}"

@@ -1,6 +1,6 @@
-"""Which runs this user began: resuming a live run imports the app that its folder names.
+"""Which runs this user started: resuming a live run imports the app that its folder names.
 
-`slackwater run` notes the run's id, its app's place and hash in the user's state folder. Without such a note, or with
+`slackwater run` records the run's id and its app's path and hash in the user's state folder. Without this record, or with
 another app, `slackwater resume` asks before it imports anything.
 """
 
@@ -27,10 +27,10 @@ from slackwater.live.folder import SETTINGS
 log = logging.getLogger(__name__)
 
 STATE_VARIABLE = "SLACKWATER_STATE"
-RUN_KEY = "run"  # in the engine's settings: the run's id, given when it is prepared
+RUN_KEY = "run"  # in the engine's settings: the run's id, set when it is prepared
 _ID = re.compile(r"[0-9a-f]{32}")
 _CODE = (".py", ".pyc", ".so", ".pyd", ".dll", ".dylib")
-"""What Python imports; files that it compiled itself (__pycache__) come from these."""
+"""Files that Python imports; __pycache__ is compiled from these."""
 _PROJECT = "pyproject.toml"
 _SKIPPED = ("__pycache__", "node_modules")
 _MOST_FILES, _MOST_BYTES = 5_000, 500_000_000
@@ -39,17 +39,17 @@ _LONGEST_RECORD = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """What is known of a live run before its app is imported."""
+    """Facts about a live run before its app is imported."""
 
     folder: Path
     run: str  # the run's id
     app: Path
-    sha256: str  # of the app's code; empty where the app cannot be hashed
-    doubt: str  # why the run is not one of this user's, in a sentence; empty if it is
+    sha256: str  # of the app's code; empty if the app cannot be hashed
+    doubt: str  # why the run may not be this user's, as a sentence; empty if it is
 
 
 def state_folder() -> Path:
-    """Return the folder in which Slackwater remembers: $SLACKWATER_STATE, else slackwater/ of the user's state."""
+    """Return the folder of Slackwater's state: $SLACKWATER_STATE, else slackwater/ of the user's state."""
     if named := os.environ.get(STATE_VARIABLE):
         return Path(named).expanduser().absolute()
     return user_state_path("slackwater", appauthor=False)
@@ -78,13 +78,13 @@ def app_hash(app: Path) -> str:
 
 
 def examine(folder: Path, engine: Mapping[str, Any]) -> Begun:
-    """Return what is known of the live run in a folder, with the doubt about it if there is one."""
+    """Return the facts about the live run in a folder, with any doubt about its origin."""
     run, app = run_id(folder, engine), Path(str(engine["app"])).absolute()
-    if run is None:  # prepared without an id, and not begun
+    if run is None:  # prepared without an id, and not started
         run = hashlib.sha256((folder / SETTINGS).read_bytes()).hexdigest()[:32]
     if not app.is_dir():
         raise SlackwaterError(
-            f"The app of the run in {folder} is not at {app}: it was moved or deleted. Put it back, or write its new place "
+            f"The app of the run in {folder} is not at {app}: it was moved or deleted. Put it back, or write its new path "
             f"into {SETTINGS} (engine, app)."
         )
     try:
@@ -93,16 +93,16 @@ def examine(folder: Path, engine: Mapping[str, Any]) -> Begun:
         return Begun(folder=folder, run=run, app=app, sha256="", doubt=str(error))
     known, doubt = _record(run), ""
     if known is None:
-        doubt = "This run was not begun by you on this machine."
+        doubt = "You did not start this run on this machine."
     elif known.get("app") != str(app):
-        doubt = f"This run was begun with another app, {str(known.get('app'))[:200]!r}."
+        doubt = f"This run was started with another app, {str(known.get('app'))[:200]!r}."
     elif known.get("sha256") != found:
-        doubt = f"The app has changed since this run was begun (SHA-256 {str(known.get('sha256'))[:64]})."
+        doubt = f"The app has changed since this run was started (SHA-256 {str(known.get('sha256'))[:64]})."
     return Begun(folder=folder, run=run, app=app, sha256=found, doubt=doubt)
 
 
 def remember(begun: Begun) -> None:
-    """Note that the user began this run, or trusts it. A state folder that cannot be written is told, and stops nothing."""
+    """Record that the user started or trusts this run. If the state folder cannot be written, only warn."""
     record = {
         "run": begun.run, "folder": str(begun.folder.absolute()), "app": str(begun.app), "sha256": begun.sha256,
         "slackwater": __version__,
@@ -116,9 +116,9 @@ def remember(begun: Begun) -> None:
         if _record(begun.run) == record:
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(path, json.dumps(record, indent=1) + "\n")  # readable by its owner alone
+        write_whole(path, json.dumps(record, indent=1) + "\n")  # readable only by its owner
     except (SlackwaterError, OSError) as error:
-        log.warning("It is not recorded that this run is yours, so `slackwater resume` will ask: %s", error)
+        log.warning("Could not record that this run is yours, so `slackwater resume` will ask. %s", error)
 
 
 def _code(app: Path) -> Iterator[tuple[bytes, Path]]:
@@ -145,11 +145,11 @@ def _code(app: Path) -> Iterator[tuple[bytes, Path]]:
 
 
 def _too_much(app: Path, what: str) -> str:
-    return f"The app in {app} holds more than {what} of code, so it cannot be told by its hash. Give it a folder of its own."
+    return f"The app in {app} has more than {what} of code, so it cannot be hashed. Give it its own folder."
 
 
 def run_id(folder: Path, engine: Mapping[str, Any]) -> str | None:
-    """Return the id of a run: that of its preparation, else that of its file; None where it has neither."""
+    """Return the id of a run: from its settings, else from its file; None if it has neither."""
     given = engine.get(RUN_KEY)
     if isinstance(given, str) and _ID.fullmatch(given):
         return given
@@ -165,7 +165,7 @@ def _record_file(run: str) -> Path:
 
 
 def _record(run: str) -> dict[str, Any] | None:
-    """Return what was noted of a run; None where there is nothing, or nothing that this user wrote."""
+    """Return the record of a run; None if there is none that this user wrote."""
     try:
         with _record_file(run).open("rb") as file:
             status = os.fstat(file.fileno())

@@ -1,4 +1,4 @@
-"""Updates of a live run: arrays in and out, which updates may change the model, and with what weight."""
+"""Updates of a live run: conversion of arrays, screening, and weights."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ BUFFERS = ("running_mean", "running_var", "num_batches_tracked")  # endings of t
 
 
 class UnusableUpdateError(ValueError):
-    """What a client sent is no model of ours; the message says why."""
+    """An update that cannot be used; the message says why."""
 
 
 class Codec:
-    """Takes models apart and puts them together, all of the form of the first one."""
+    """Converts models between arrays and vectors; all must have the form of the first one."""
 
     def __init__(self, initial: Arrays, *, buffers: Sequence[str] = ()) -> None:
-        """Take the form of a model; `buffers` are further endings of names that are averaged, as arrays of no floats always are."""
+        """Take the form of a model; `buffers` are further name endings of arrays that are averaged. Non-float arrays always are."""
         endings = (*BUFFERS, *buffers)
         self._form = {name: (array.shape, array.dtype) for name, array in initial.items()}
         self._buffers = [
@@ -42,7 +42,7 @@ class Codec:
         ]
         self._parameters = [name for name in initial if name not in self._buffers]
         if not self._parameters:
-            raise ScenarioError("The model has no parameters to train: every array is a buffer or not of floats.")
+            raise ScenarioError("The model has no trainable parameters: every array is a buffer or is not of floats.")
         double = any(self._form[name][1] == np.float64 for name in self._parameters)
         self._dtype = np.dtype(np.float64 if double else np.float32)
 
@@ -54,7 +54,7 @@ class Codec:
         buffers = {name: torch.from_numpy(np.array(arrays[name], dtype=self._form[name][1])) for name in self._buffers}
         for name, values in (("its parameters", vector), *buffers.items()):
             if not is_finite(values):
-                raise UnusableUpdateError(f"{name} hold values that are not numbers (NaN or infinite)")
+                raise UnusableUpdateError(f"NaN or infinite values in {name}")
         return vector, buffers
 
     def join(self, vector: Tensor, buffers: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
@@ -72,31 +72,31 @@ class Codec:
     def _check(self, arrays: Arrays) -> None:
         if set(arrays) != set(self._form):
             odd = sorted(set(arrays) ^ set(self._form))
-            raise UnusableUpdateError(f"it has other arrays than the model ({', '.join(odd[:3])})")
+            raise UnusableUpdateError(f"its arrays differ from the model's ({', '.join(odd[:3])})")
         for name, (shape, dtype) in self._form.items():
             sent = arrays[name]
             if sent.shape != shape:
-                raise UnusableUpdateError(f"{name} has the shape {sent.shape}, the model's is {shape}")
+                raise UnusableUpdateError(f"{name} has shape {sent.shape}, but the model has {shape}")
             if np.issubdtype(dtype, np.floating) != np.issubdtype(sent.dtype, np.floating):
-                raise UnusableUpdateError(f"{name} is of type {sent.dtype}, the model's is {dtype}")
+                raise UnusableUpdateError(f"{name} has type {sent.dtype}, but the model has {dtype}")
 
 
 _FINEST = 10**12
-"""Shares are kept as fractions, so that equal weights stay exactly equal; finer than this they are rounded."""
+"""Shares are fractions, so that equal weights stay exactly equal; this is the finest step."""
 
 
 class MakeupWeights:
-    """Counts what every client was given, and turns what is left into the pi that aggregators read."""
+    """Counts each client's weights so far, and turns the rest into the pi that aggregators read."""
 
     def __init__(self, clients: int, *, makeup: float = 3.0) -> None:
         self.clients, self.makeup = clients, makeup
         self.given = [Fraction(0)] * clients  # [client], sum of its weights times K
         self.times = [0] * clients  # [client], updates used before the window
         self.planned = [0] * clients
-        """[client], the most participations before the window that were ever planned for it."""
+        """[client], most participations before the window in any plan."""
 
     def expect(self, left: NDArray[np.int64]) -> None:
-        """Take note of a plan: `left` [client] participations from this slot on, including it."""
+        """Record a plan: `left` [client] participations from this slot on, including it."""
         self.planned = self._most_planned(left)
 
     def pi(self, used: Sequence[int], left: NDArray[np.int64], before: int) -> NDArray[np.float64]:
@@ -122,7 +122,7 @@ class MakeupWeights:
             self.times[client] += 1
 
     def shortfall(self, before: int) -> NDArray[np.float64]:
-        """Return the share of W / K that each client was not given, [client]; 0 where it was given all or more."""
+        """Return the share of W / K that each client lacks, [client]; 0 if it lacks nothing."""
         whole = max(before, 1)
         return np.array([max(0.0, float(1 - given / whole)) for given in self.given])
 
@@ -147,11 +147,11 @@ class MakeupWeights:
 
 
 class ModelDiverged(SlackwaterError):
-    """The global model became infinite or NaN; the one before it is in the run's file."""
+    """The global model became infinite or NaN; the previous one is in the run's file."""
 
 
 class LiveModel:
-    """The global model as clients take it, with the screening of updates and the weights that make up for lost slots."""
+    """The global model in the clients' form, with screening of updates and weights that make up for lost slots."""
 
     def __init__(self, initial: Arrays, clients: int, settings: LiveSettings) -> None:
         self._codec = Codec(initial, buffers=settings.buffers)
@@ -164,13 +164,13 @@ class LiveModel:
         self._clients, self._max_ratio = clients, settings.max_norm_ratio
 
     def arrays(self) -> Arrays:
-        """Return a copy of the model as clients take it."""
+        """Return a copy of the model in the clients' form."""
         return self._codec.join(self.shared.theta, self.shared.buffers)
 
     def screen(self, replies: dict[int, Reply]) -> tuple[dict[int, Update], dict[int, str]]:
-        """Return the updates that can be used, in the order of clients and not of arrival; and why others are rejected.
+        """Return the usable updates, in the order of clients, not of arrival; and why others are rejected.
 
-        The models are taken out of the replies: one of each client in memory is enough.
+        The models are removed from the replies, to keep one per client in memory.
         """
         updates: dict[int, Update] = {}
         reasons: dict[int, str] = {}
@@ -178,7 +178,7 @@ class LiveModel:
             arrays, replies[client] = replies[client].arrays, replace(replies[client], arrays=None)
             try:
                 if arrays is None:
-                    raise UnusableUpdateError("it came without a model")
+                    raise UnusableUpdateError("it has no model")
                 vector, buffers = self._codec.split(arrays)
                 updates[client] = Update(update=self.shared.theta - vector, buffers=buffers)
             except UnusableUpdateError as error:
@@ -197,22 +197,22 @@ class LiveModel:
         step = self.shared.step(updates, slot=decision.slot, number=number, in_window=decision.in_window, pi=pi)
         if not math.isfinite(step.update_norm) or not step.finite:
             raise ModelDiverged(
-                f"The global model is no longer a number in slot {decision.slot}; the one before it is kept. Try an "
+                f"The global model is no longer finite in slot {decision.slot}; the previous one is kept. Try an "
                 "aggregator with bounded weights such as 'memory', or smaller steps."
             )
         return step
 
     def state(self) -> dict[str, Any]:
-        """Return what of the state is no tensor, as JSON holds it."""
+        """Return the state without tensors, as JSON holds it."""
         return {"weights": self.weights.to_dict(), "norms": self._screening.to_dict()}
 
     def restore(self, groups: Groups, state: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint; raise if it is of a model of another form."""
+        """Continue from a checkpoint; raise if its model has another form."""
         theta, now = groups["model"]["theta"], self.shared.theta
         if theta.shape != now.shape or set(groups.get("buffers", {})) != set(self.shared.buffers):
             raise SlackwaterError(
-                f"The model has {now.numel()} parameters, that of the run {theta.numel()}. Go on with the app "
-                "that began it."
+                f"The model has {now.numel()} parameters, but the run's has {theta.numel()}. Resume with the app that "
+                "started the run."
             )
         self.shared.restore(groups)
         self.weights.restore(state["weights"])

@@ -1,1 +1,1 @@
-"""From a problem to a schedule with a proof: fleet and costs, solvers, plan, and what a schedule is like."""
+"""Plan a problem: fleet and costs, solvers, plans with a certificate, and metrics of a schedule."""

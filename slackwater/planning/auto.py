@@ -1,4 +1,4 @@
-"""Choose every setting from the carbon data, by a prediction of how well a schedule trains."""
+"""Choose every setting from the carbon data, by predicting how well a schedule trains."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from slackwater.planning.problem import Alpha, Problem
 from slackwater.planning.schedule import no_slack_plan, unproved_plan
 
 RATES = (0.9, 0.318, 0.112, 0.0398, 0.0141, 0.005)
-"""Shares of the way that a round covers."""
+"""Shares of the distance to the optimum that a round covers."""
 HETEROGENEITY = 0.1
-"""Squared distance of a client's optimum from the mean of all, over that of the first model."""
+"""Squared distance of a client's optimum from the mean optimum, relative to that of the first model."""
 REMEMBERED = round(1 / (1 - ECHO_GAMMA))
 """Rounds that `echo` remembers."""
 MOST_GROUPS = 64
-"""Clients with the same slots are one group; of more groups than this, as many are taken, evenly by number of slots."""
+"""Clients with the same slots form one group. Of more groups than this, this many are taken, evenly by number of slots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """What a schedule leaves undone; smaller is better."""
+    """The predicted training quality of a schedule; smaller is better."""
 
     unlearned: float
-    """Mean over the rates of rho^2: how much of the way from the first model to the optimum is left."""
+    """Mean over the rates of rho^2: the part of the way from the first model to the optimum that remains."""
     uneven: float
     """Mean over the rates of sum_c (beta_c - mean)^2: how unevenly the clients count in the last model."""
 
     @property
     def error(self) -> float:
-        """Mean squared distance of the last model from the optimum, over that of the first."""
+        """Return the mean squared distance of the last model from the optimum, relative to that of the first."""
         return self.unlearned + HETEROGENEITY * self.uneven
 
 
 def quality(plan: Plan, *, fedavg: bool = False) -> Quality:
-    """Of a plan that is trained by `echo`, or by FedAvg throughout."""
+    """Return the predicted quality of a plan trained with `echo`, or with FedAvg throughout."""
     rows, times = _groups(plan)
     active = plan.matrix.any(axis=0)
     in_window = np.full(plan.problem.horizon, fedavg)
@@ -53,7 +53,7 @@ def quality(plan: Plan, *, fedavg: bool = False) -> Quality:
 
 
 def forgotten(plan: Plan) -> float:
-    """Share of the clients whose latest update is older than `echo` remembers when the window begins."""
+    """Return the share of clients whose latest update is older than `echo` remembers when the window begins."""
     before = plan.matrix[:, : plan.before]
     rounds = before[:, before.any(axis=0)]
     return float(np.mean(~rounds[:, -REMEMBERED:].any(axis=1)))
@@ -66,7 +66,11 @@ def follow(
     rates: tuple[float, ...] = RATES,
     heterogeneity: float = HETEROGENEITY,
 ) -> Quality:
-    """`rows` [group, round], who trains; `times` [group], how many clients it stands for; `in_window` [round]."""
+    """Return the predicted quality, following the model round by round.
+
+    `rows` [group, round] says who trains, `times` [group] how many clients a group stands for, `in_window` [round]
+    where FedAvg is used.
+    """
     groups, rounds = rows.shape
     pace = np.array(rates)[:, None]
     clients = float(times.sum())
@@ -75,7 +79,7 @@ def follow(
     model[:, -1] = 1.0
     stored = np.zeros((groups, len(rates), groups + 1))
     length, worth = np.zeros(groups), np.zeros(groups)
-    # A client's own update points to its own optimum, the mean of its group's to the mean of theirs.
+    # A client's update points to its own optimum, the mean update of its group to the mean of their optima.
     own = heterogeneity * float((pace**2).mean()) * (1 - 1 / times)
     for t in range(rounds):
         there = np.flatnonzero(rows[:, t])
@@ -101,13 +105,13 @@ def follow(
 def _squares(
     updates: NDArray[np.float64], times: NDArray[np.float64], clients: float, heterogeneity: float
 ) -> NDArray[np.float64]:
-    """Squared lengths of updates [.., rate, group or first model], for optima that lie anywhere around their mean."""
+    """Return squared lengths of updates [.., rate, group or first model], for optima anywhere around their mean."""
     squares = updates[..., -1] ** 2 + heterogeneity * _spread(updates[..., :-1], times, clients)
     return np.asarray(squares.mean(axis=-1))
 
 
 def _spread(beta: NDArray[np.float64], times: NDArray[np.float64], clients: float) -> NDArray[np.float64]:
-    """Sum over clients of the squared deviation of their coefficients; those of a group share its coefficient."""
+    """Return the sum over clients of the squared deviation of their coefficients; a group's clients share one."""
     mean = beta.sum(axis=-1, keepdims=True) / clients
     return np.asarray(((beta / times - mean) ** 2 * times).sum(axis=-1))
 
@@ -123,37 +127,37 @@ def _groups(plan: Plan) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
 
 AGGREGATOR = DEFAULT_AGGREGATOR
 FINE_TUNES = (1, 2, 3)
-"""Not 0: without a window long slack lost up to five points (docs/research/auto.md)."""
+"""Never 0: without a window, long slack lost up to five points (docs/research/auto.md)."""
 ALPHAS: tuple[Alpha, ...] = (0.1, 0.01)
-"""Nothing above the paper's 0.1: that leaves clients out before the window."""
+"""At most the paper's 0.1: a larger alpha leaves clients out before the window."""
 RECALL = 10
-"""Slots before the window in which everybody trains at least once, in half of the schedules that are looked at."""
+"""Slots before the window in which every client trains at least once, in half of the schedules compared."""
 RECALL_WORTH = 1.25
-"""These must promise an error so many times smaller: with little budget their rare clients are heard late, and not before."""
+"""With recall the error must be this many times smaller (20 % less): on a small budget, rare clients then train only late."""
 _MOST_ENDS = 160
-"""End times that are looked at with the first window and alpha, evenly over the slack; fewer with many clients."""
+"""End times compared with the first window and alpha, evenly over the slack; fewer with many clients."""
 _BEST_ENDS = 12
-"""Of these the best are looked at with the other windows and alphas."""
+"""Best end times that are also compared with the other windows and alphas."""
 _FINALISTS = 8
 _MOST_CELLS = 20_000_000
-"""Client-slots up to which what is left of a budget is spent; of more, it would not buy one in a million."""
+"""Client-slots up to which the rest of a budget is spent; with more, it would not buy one in a million."""
 _MANY, _FEWER_ENDS = 1000, 16
-"""From so many clients on a schedule takes a second or more."""
+"""From this many clients on, a schedule takes a second or more, so fewer end times are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Looked:
-    """One schedule, and what it promises."""
+    """A schedule and its predicted quality."""
 
     plan: Plan
     quality: Quality
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Smaller is better: first that nobody trains in the window alone, then the predicted error.
+        """Return the sort key, smaller is better: clients that train only in the window, then the predicted error.
 
-        The error counts more by the share of clients that are forgotten: the predictor is linear, but a deep network
-        that ends on the rounds of one or two clients loses what the others taught it (docs/research/auto.md).
+        The error grows with the share of forgotten clients. The predictor is linear, but a deep network that ends on
+        the rounds of one or two clients loses what the others taught it (docs/research/auto.md).
         """
         plan = self.plan
         alone = int(np.count_nonzero(~plan.matrix[:, : plan.before].any(axis=1)))
@@ -163,13 +167,13 @@ class _Looked:
 def auto_plan(
     problem: Problem, *, end: int | None = None, solver: Solver = "exact", time_limit_s: float = 60.0
 ) -> Plan:
-    """The plan of the least predicted error over s, t_ft and alpha, for the given `end` if there is one.
+    """Return the plan with the least predicted error over s, t_ft and alpha, or for a given `end`.
 
-    Among those in which as few clients as possible train in the window alone: where clients' data differ much, leaving
-    one out cost more than a longer schedule gained (docs/research/auto.md).
+    As few clients as possible train only in the window: where clients' data differ much, leaving one out cost more
+    than a longer schedule gained (docs/research/auto.md).
 
-    The problem's own `fine_tune`, `recall` and `alpha` are not used. Schedules are compared as the greedy makes them; the
-    most promising are solved by `solver`, spend what is left, and are compared again.
+    The problem's own `fine_tune`, `recall` and `alpha` are ignored. The greedy makes the schedules to compare.
+    `solver` solves the most promising; these spend the rest of their budget and are compared again.
     """
     many = len(problem.fleet) >= _MANY
     slack = problem.horizon - problem.rounds
@@ -179,7 +183,7 @@ def auto_plan(
     if not problem.coupled:
         with contextlib.suppress(InfeasibleError):
             seen += _search(problem.with_settings(recall=RECALL), ends)
-    # The greedy's schedule may differ from the solver's in a slot that matters, so the last word is on the solver's own.
+    # The greedy's schedule may differ from the solver's in a slot that matters, so the solver's schedules decide.
     slow = many or solver == "milp" or problem.coupled
     finalists = sorted(seen, key=lambda one: one.rank)[: 1 if slow else _FINALISTS]
     solved = [
@@ -190,9 +194,9 @@ def auto_plan(
 
 
 def spend(made: Plan) -> Plan:
-    """The same plan with every client-slot before the window that what is left of its budget still pays, cheapest first.
+    """Return the plan with all client-slots before the window that the rest of its budget pays, cheapest first.
 
-    An optimal plan leaves none, but for slots that its objective counts for nothing; a greedy or unproved one may.
+    An optimal plan leaves only slots without value for its objective; a greedy or unproved one may leave others.
     """
     problem, before = made.problem, made.before
     if len(problem.fleet) * before > _MOST_CELLS:
@@ -224,19 +228,19 @@ def spend(made: Plan) -> Plan:
 
 
 def _search(problem: Problem, ends: Sequence[int]) -> list[_Looked]:
-    """Every end time with the first window and alpha, the best of them with the others."""
+    """Return schedules for every end time with the first window and alpha, and for the best with the others."""
     seen = _look(problem, FINE_TUNES[0], ALPHAS[0], ends)
     best = sorted(seen, key=lambda one: one.rank)[: 1 if len(problem.fleet) >= _MANY else _BEST_ENDS]
     for fine_tune, alpha in list(product(FINE_TUNES, ALPHAS))[1:]:
         if fine_tune <= problem.horizon:
-            # A longer window may not be paid for, or meet somebody who is not there.
+            # A longer window may exceed the budget or include an unavailable client.
             with contextlib.suppress(InfeasibleError):
                 seen += _look(problem, fine_tune, alpha, [one.plan.end for one in best])
     return seen
 
 
 def _look(problem: Problem, fine_tune: int, alpha: Alpha, ends: Sequence[int]) -> list[_Looked]:
-    """Schedules for those end times that have one; if none has, the refusal with the smallest budget that would do."""
+    """Return a schedule for each feasible end time; if none is, raise the error with the smallest sufficient budget."""
     variant = problem.with_settings(fine_tune=fine_tune, alpha=alpha)
     seen: list[_Looked] = []
     refused: InfeasibleError | None = None
@@ -253,7 +257,7 @@ def _look(problem: Problem, fine_tune: int, alpha: Alpha, ends: Sequence[int]) -
 
 
 def _cheaper(one: InfeasibleError | None, other: InfeasibleError) -> InfeasibleError:
-    """The refusal with the smaller of the budgets that would do."""
+    """Return the error with the smaller sufficient budget."""
     if one is None or one.least_budget_kg is None:
         return other
     return other if other.least_budget_kg is not None and other.least_budget_kg < one.least_budget_kg else one
@@ -265,28 +269,26 @@ def _recommendation(chosen: Plan, predicted: Quality, looked: int) -> Recommenda
     names = problem.fleet.names
     least = f"{slots[rare]} slot{'s' if slots[rare] != 1 else ''}"
     without = _without_slack(problem)
-    against = "" if without is None else f", against {without[1]:.3g} for everybody without slack"
+    against = "" if without is None else f" (same budget without slack: {100 * without[1]:.3g} %)"
     window = f"{problem.fine_tune} slot{'s' if problem.fine_tune > 1 else ''}"
-    recalled = f", everybody once in the {problem.recall} slots before it" if problem.recall else ""
+    recalled = f", every client once in the {problem.recall} slots before it" if problem.recall else ""
     recent = round(len(slots) * (1 - forgotten(chosen)))
     why = [
-        f"Of {looked} schedules, the one that ends at s = {chosen.end} with a window of {window}{recalled} and alpha = "
-        f"{problem.alpha} is predicted to train best: it leaves {predicted.error:.3g} of the first model's error{against}, "
-        f"and {recent:,} of {len(slots):,} clients train in the last {REMEMBERED} rounds before the window."
+        f"Best of {looked} schedules: s = {chosen.end}, a window of {window}{recalled}, and alpha = {problem.alpha}. "
+        f"Predicted remaining error {100 * predicted.error:.3g} %{against}: a ranking score, not an accuracy. "
+        f"{recent:,} of {len(slots):,} clients train in the last {REMEMBERED} rounds before the window."
     ]
     if without is not None:
-        why.append(
-            f"It has {int(slots.sum()):,} client-slots of training where the budget pays {without[0]:,} without slack."
-        )
+        why.append(f"It trains {int(slots.sum()):,} client-slots; without slack the same budget pays {without[0]:,}.")
     why.append(
-        f"Participation is uneven, from {least} of {names[rare]!s} to {slots[often]} of {names[often]!s}: "
-        f"{AGGREGATOR} remembers every client's latest update, and was the best or close to it at every end time measured."
+        f"Participation is uneven: {names[rare]!s} trains in {least}, {names[often]!s} in {slots[often]}. "
+        f"{AGGREGATOR} remembers every client's latest update, and was best or close to it at every end time measured."
         if slots[rare] < slots[often]
-        else f"All clients train in {least}; {AGGREGATOR} is still ahead of FedAvg, since its steps are longer."
+        else f"All clients train in {least}; {AGGREGATOR} still beats FedAvg, because its steps are longer."
     )
     left = problem.budget_kg - chosen.emissions_kg
     why.append(
-        f"{max(0.0, left):.2g} kg of the budget are left, for which no further slot before the window can be had."
+        f"{max(0.0, left):.3g} kg of the budget stay unused: no further slot before the window is open and affordable."
     )
     return Recommendation(
         aggregator=AGGREGATOR,
@@ -297,7 +299,7 @@ def _recommendation(chosen: Plan, predicted: Quality, looked: int) -> Recommenda
 
 
 def _without_slack(problem: Problem) -> tuple[int, float] | None:
-    """Client-slots and predicted error of FedAvg with everybody; None if the budget does not pay one round of it."""
+    """Return client-slots and predicted error of FedAvg with all clients; None if the budget does not pay one round."""
     try:
         everybody = no_slack_plan(problem)
     except InfeasibleError:

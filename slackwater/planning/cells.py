@@ -1,7 +1,7 @@
-"""Clients tied together, by a limit on how many train at once or a server that is paid once a slot: one end time.
+"""The client-slots of one end time in a coupled problem: with a limit on parallel clients, or a server paid per slot.
 
-Here a client's cheapest slots need not be the ones to take, so the prefixes of `stage` do not apply and each client-slot
-is decided by itself.
+Here a client's cheapest slots need not be the best ones, so the prefixes of `Stage` do not apply. Each client-slot is
+decided by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slackwater.planning.exact import BUDGET_ROUNDING, Found, Stage, pack_matrix
 from slackwater.planning.problem import NOISE, Utility
 
 TIE = 1e-12
-"""Objectives this close, relative, are equal: more slots, then less carbon, then the earlier end decide."""
+"""Relative difference up to which objectives tie: then more slots, less carbon and the earlier end decide."""
 _ROUNDING = 1e-14
 
 
@@ -33,7 +33,7 @@ class Cells:
     open: NDArray[np.bool_]
     """[client, slot], whether the client can train."""
     base: NDArray[np.float64]
-    """[client], utility that the window gives, kg."""
+    """[client], utility from the window, kg."""
     low: NDArray[np.intp]
     high: NDArray[np.intp]
     server: NDArray[np.float64]
@@ -41,11 +41,11 @@ class Cells:
     parallel: int
     """Most clients in a slot."""
     room_kg: float
-    """What idle draw and window leave of the budget."""
+    """Budget less idle draw and window."""
 
     @classmethod
     def of(cls, stage: Stage, *, affordable: bool = True) -> Cells:
-        """The same stage, client by client; without slots that alone exceed the budget, unless those are asked for."""
+        """Return the stage client by client; by default without slots that alone exceed the budget."""
         groups, before, client = stage.groups, stage.before, stage.groups.of_client
         problem, costs, noise = groups.problem, groups.costs, NOISE * groups.g_max
         g = costs.dense()[:, :before]
@@ -68,28 +68,28 @@ class Cells:
 
     @property
     def utility(self) -> Utility:
-        """f."""
+        """Return the utility function f."""
         return self.stage.groups.utility
 
     @property
     def flat(self) -> bool:
-        """Whether no slot is worth anything, so that only their number counts."""
+        """Return whether no slot is worth anything, so that only their number counts."""
         return not bool((self.d[self.open] > 0).any())
 
     def kg(self, matrix: NDArray[np.bool_]) -> float:
-        """Emissions of a schedule before the window."""
+        """Return the emissions of a schedule before the window, kg."""
         return math.fsum(self.g[matrix]) + math.fsum(self.server[matrix.any(axis=0)])
 
     def utilities(self, matrix: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """[client], utility of a schedule, window included."""
+        """Return the utility of a schedule [client], window included, kg."""
         return np.asarray(self.base + np.where(matrix, self.d, 0.0).sum(axis=1))
 
     def value(self, matrix: NDArray[np.bool_]) -> float:
-        """Sum of f over clients."""
+        """Return the sum of f over clients."""
         return math.fsum(self.utility.of(self.utilities(matrix)))
 
     def allows(self, matrix: NDArray[np.bool_]) -> bool:
-        """Whether a schedule meets every constraint, by plain sums."""
+        """Return whether a schedule meets every constraint, by plain sums."""
         count = matrix.sum(axis=1)
         return (
             not bool((matrix & ~self.open).any())
@@ -101,14 +101,14 @@ class Cells:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """What decides between schedules of one objective, window included."""
+    """The figures that decide between schedules with equal objectives, window included."""
 
     slots: int
     kg: float
     end: int
 
     def ahead_of(self, other: Rank) -> bool:
-        """More slots, then less carbon (but for rounding), then the earlier end."""
+        """Return whether this ranks first: more slots, then less carbon (up to rounding), then the earlier end."""
         if self.slots != other.slots:
             return self.slots > other.slots
         return self.end < other.end if _close(self.kg, other.kg) else self.kg < other.kg
@@ -128,12 +128,12 @@ class Candidate:
 
     @classmethod
     def of(cls, cells: Cells, matrix: NDArray[np.bool_]) -> Candidate:
-        """With its objective."""
+        """Return the candidate of a schedule, with its objective."""
         level = float(cells.utilities(matrix).min())
         return cls(cells=cells, matrix=matrix, total=cells.value(matrix), level=level)
 
     def beats(self, other: Candidate | None) -> bool:
-        """Whether this is better: the level for max-min, the sum of f, more slots, less carbon, the earlier end."""
+        """Return whether this is better: by level for max-min, sum of f, more slots, less carbon, earlier end."""
         if other is None:
             return True
         for mine, theirs in self._pairs(other):
@@ -142,34 +142,34 @@ class Candidate:
         return self.rank.ahead_of(other.rank)
 
     def ties(self, other: Candidate) -> bool:
-        """Whether nothing but slots, carbon and end can tell the two apart."""
+        """Return whether only slots, carbon and end can tell the two apart."""
         return all(_close(mine, theirs) for mine, theirs in self._pairs(other))
 
     @cached_property
     def rank(self) -> Rank:
-        """What decides between ties."""
+        """Return the figures that decide between ties."""
         stage = self.cells.stage
         kg = self.cells.kg(self.matrix) + stage.window_kg + stage.idle_kg
         return Rank(slots=int(self.matrix.sum()) + stage.window_slots, kg=kg, end=stage.end)
 
     def _pairs(self, other: Candidate) -> list[tuple[float, float]]:
-        """What comes before ties, of both, the most important first."""
+        """Return the objectives of both in pairs, the most important first."""
         level = [(self.level, other.level)] if self.cells.utility.kind == "max-min" else []
         return [*level, (self.total, other.total)]
 
     def found(self, upper_bound: float, level_bound: float | None = None) -> Found:
-        """As a solver returns it. Where the least utility comes first, the gap is at least that of the level."""
+        """Return it as a solver does. For max-min the gap is at least that of the level."""
         stage, level = self.cells.stage, None
         g_max, clients = stage.groups.g_max, len(self.matrix)
         size = max(abs(self.total), clients * float(self.cells.utility.of(np.array(g_max))))
-        # Bounds come as differences of numbers of this size: what is less than their rounding is no gap.
+        # Bounds are differences of numbers of this size: less than their rounding is no gap.
         bound = upper_bound if upper_bound > self.total + _ROUNDING * size else self.total
         if level_bound is not None:
             level = self.level
             alone = stage.value(np.zeros_like(stage.low))
             if level_bound > level * (1 + 1e-9) and bound > alone:
                 open_ = 1 - level / level_bound
-                if bound - self.total < open_ * (bound - alone):  # then the level is the less certain of the two
+                if bound - self.total < open_ * (bound - alone):  # then the level is less certain
                     most = clients * float(self.cells.utility.of(np.array(stage.groups.costs.slots * g_max)))
                     bound = min((self.total - open_ * alone) / (1 - open_), most) if open_ < 1 else most
                     bound = max(bound, upper_bound)

@@ -1,4 +1,4 @@
-"""A greedy for clients that are tied together: always the client-slot that adds most per kg, until nothing fits."""
+"""A greedy for coupled problems: take the client-slot with the largest gain per kg, until nothing fits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slackwater.planning.problem import NOISE, Problem
 
 
 def solve_coupled_greedy(problem: Problem, ends: Sequence[int]) -> Found:
-    """A good schedule at once: always the client-slot that adds most per kg, the server's kg included where it opens one."""
+    """Return a good schedule, by largest gain per kg; the first client in a slot also pays the server's kg."""
     stages = coupled_stages(problem, ends)
     max_min = problem.utility.kind == "max-min"
     tops = [stage.at_best_level().least_utility if max_min else uncoupled_bound(stage) for stage in stages]
@@ -36,17 +36,17 @@ def solve_coupled_greedy(problem: Problem, ends: Sequence[int]) -> Found:
 
 
 def coupled_stages(problem: Problem, ends: Sequence[int]) -> list[Stage]:
-    """The stages that are feasible if clients are not tied together; the others need no look."""
+    """Return the stages that are feasible without coupling; no other can be feasible."""
     try:
         return feasible_stages(problem, ends)
     except InfeasibleError as error:
         if error.least_budget_kg is None or not problem.fleet.min_slots.any():
             raise
-        raise coupled_infeasible(problem, ends) from error  # tied together, the least slots cost more
+        raise coupled_infeasible(problem, ends) from error  # coupled, the least slots cost more
 
 
 def uncoupled_bound(stage: Stage, level: float = 0.0) -> float:
-    """Bound on the sum of f if clients were not tied together and each had at least this utility."""
+    """Return a bound on the sum of f without coupling, where each client has at least this utility, kg."""
     if level > 0:
         raised = stage.at_level(level * (1 - TIE))
         if raised is None:
@@ -56,13 +56,13 @@ def uncoupled_bound(stage: Stage, level: float = 0.0) -> float:
 
 
 def greedy(cells: Cells) -> NDArray[np.bool_] | None:
-    """The greedy schedule for one end time; None if the least slots of clients cannot be had together."""
+    """Return the greedy schedule for one end time; None if the clients' least slots do not fit together."""
     start = _least_slots(cells)
     return None if start is None else grow(cells, start)
 
 
 def grow(cells: Cells, matrix: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """A schedule with all added that fits: by gain per kg, then what gains nothing, cheapest and earliest first."""
+    """Return a schedule with all slots added that fit: by gain per kg, then those without gain, cheapest and earliest first."""
     growth = _Growth(cells, matrix)
     if cells.utility.kind == "max-min":
         growth.raise_level()
@@ -80,7 +80,7 @@ class _Growth:
         self.u, self.count, self.load = cells.utilities(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
         self.left = cells.room_kg - cells.kg(matrix)
         self.per_gain = True
-        # In place of a cost of 0, so that what is free ranks by its gain.
+        # Replaces a cost of 0, so that free slots rank by their gain.
         self.least_kg = max(NOISE * cells.stage.groups.g_max, 1e-300)
         self.price = cells.g + np.where(self.load == 0, cells.server, 0.0)
         self.closed = matrix | ~cells.open | (self.load >= cells.parallel)
@@ -100,7 +100,7 @@ class _Growth:
                 self.buy(client, slot)
 
     def raise_level(self) -> None:
-        """For max-min: buy for whoever has least, until that client can get no more."""
+        """Buy for the client with the least utility, until it can get no more (max-min)."""
         for client in range(len(self.u)):
             self.look(client)
         while True:
@@ -119,7 +119,7 @@ class _Growth:
         self.best[client], self.score[client] = slot, score[slot]
 
     def buy(self, client: int, slot: int) -> None:
-        """Take a slot, and see what that changes for the others."""
+        """Take a slot, and update the scores that it changes."""
         cells = self.cells
         self.left -= self.price[client, slot]
         self.matrix[client, slot] = self.closed[client, slot] = True
@@ -129,7 +129,7 @@ class _Growth:
         if self.count[client] >= cells.high[client]:
             self.closed[client] = True
         if self.load[slot] >= cells.parallel:
-            self.closed[:, slot] = True  # whoever had it in mind finds out when it is their turn
+            self.closed[:, slot] = True  # clients with this as their best slot look again at their turn
         elif self.load[slot] == 1 and cells.server[slot] > 0:
             self.price[:, slot] = cells.g[:, slot]
             for other in np.flatnonzero(~self.closed[:, slot]):
@@ -138,7 +138,7 @@ class _Growth:
         self.look(client)
 
     def _scores(self, client: int, slots: slice) -> NDArray[np.float64]:
-        """Gain per kg, or the cheaper the better; 0 for what cannot be had."""
+        """Return scores: gain per kg, or higher for cheaper slots; 0 for slots that are closed or too dear."""
         price = self.price[client, slots]
         if self.per_gain:
             f, u = self.cells.utility.of, self.u[client : client + 1]
@@ -149,13 +149,13 @@ class _Growth:
 
 
 def _least_slots(cells: Cells) -> NDArray[np.bool_] | None:
-    """The least slots of all clients, within the budget: cheapest first if that works, else as cheaply as can be."""
+    """Return the clients' least slots within the budget: cheapest first if that works, else at the least total cost."""
     matrix = np.zeros(cells.g.shape, dtype=bool)
     if not cells.low.any():
         return matrix
     growth = _Growth(cells, matrix)
     growth.per_gain = False
-    for client in np.argsort(cells.open.sum(axis=1) - cells.low, kind="stable"):  # whoever has least choice first
+    for client in np.argsort(cells.open.sum(axis=1) - cells.low, kind="stable"):  # clients with the least choice first
         for _ in range(int(cells.low[client])):
             growth.look(int(client))
             if growth.score[client] <= 0:
@@ -170,7 +170,7 @@ def _least_slots(cells: Cells) -> NDArray[np.bool_] | None:
 
 
 def coupled_infeasible(problem: Problem, ends: Sequence[int]) -> InfeasibleError:
-    """Why the least slots of clients cannot be had together, and the least budget that would do."""
+    """Return the error that clients' least slots do not fit together, with the least sufficient budget if there is one."""
     from slackwater.planning.milp import cheapest
 
     groups = Groups(problem)
@@ -185,7 +185,7 @@ def coupled_infeasible(problem: Problem, ends: Sequence[int]) -> InfeasibleError
     if not needs:
         return InfeasibleError(
             f"No end time works, whatever the budget: with {tied}, the least slots of all clients "
-            "(min_slots, required) cannot be had together. Raise max_parallel, ask for fewer slots or add slack."
+            "(min_slots, required) do not fit together. Raise max_parallel, ask for fewer slots or add slack."
         )
     need, end = min(needs)
     return InfeasibleError(

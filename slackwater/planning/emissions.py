@@ -1,4 +1,4 @@
-"""What a schedule emits, from the matrix alone: no solver's word is taken for it."""
+"""Compute the emissions of a schedule from its matrix alone, independently of any solver."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Emissions:
     server_kg: float
     """The server, in the slots in which anyone trains."""
     utility: NDArray[np.float64]
-    """[client], the sum of (g_max - g) over its slots, kg: the paper's u; what was earned before the horizon included."""
+    """[client], the sum of (g_max - g) over its slots, kg: the paper's u. Utility from before the horizon is included."""
 
     @property
     def client_kg(self) -> NDArray[np.float64]:
-        """Return all that each client emits [client], kg."""
+        """Return the emissions of each client from all causes [client], kg."""
         return self.training_kg + self.idle_kg + self.network_kg + self.evaluation_kg
 
     @property
@@ -48,12 +48,12 @@ class Emissions:
 
     @property
     def total_kg(self) -> float:
-        """All of it."""
+        """Return the total emissions, kg."""
         return sum(self.by_cause_kg.values())
 
 
 def emissions(problem: Problem, packed: NDArray[np.uint8], end: int) -> Emissions:
-    """Emissions of the schedule [client, slot], packed along the slots, that ends at s = `end`."""
+    """Return the emissions of the schedule [client, slot], packed along the slots, that ends at s = `end`."""
     costs = problem.costs
     training, slots = np.empty(costs.clients), np.empty(costs.clients)
     beside = costs.network_kwh.any() or costs.evaluation_kwh.any()
@@ -80,7 +80,7 @@ def emissions(problem: Problem, packed: NDArray[np.uint8], end: int) -> Emission
 
 
 def kg_by_slot(problem: Problem, packed: NDArray[np.uint8], end: int) -> NDArray[np.float64]:
-    """Return what the schedule emits in each slot of the horizon, kg, of all causes; nothing after its end."""
+    """Return the emissions of the schedule from all causes [slot], kg; 0 after its end."""
     costs = problem.costs
     kg = costs.idle_kg()
     kg[problem.rounds + end :] = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,18 +17,18 @@ from slackwater.planning.problem import NOISE, Problem, Utility, utilities
 from slackwater.units import iso
 
 BUDGET_ROUNDING = 1e-12
-"""Relative: sums of the same costs in another order differ by this much, and a budget is often such a sum."""
+"""Relative allowance: sums of the same costs in another order differ by this much, and a budget is often such a sum."""
 _LARGE = ("order", "intensity", "summed")
 
 
 class Groups:
-    """Clients that share intensity, availability, energy and limits: they share the work. Made once for a problem."""
+    """Groups of clients with equal intensity, availability, energy and limits, which share work. Made once per problem."""
 
     def __init__(self, problem: Problem) -> None:
         costs, fleet = problem.costs, problem.fleet
         self.problem, self.costs = problem, costs
         self.g_max = problem.g_max
-        self.noise = NOISE * self.g_max  # what utilities may be off by
+        self.noise = NOISE * self.g_max  # rounding error of utilities
         ago = [] if problem.trained_ago is None else [np.asarray(problem.trained_ago)]
         kind, one = alike(costs.row, costs.mask, *ago)
         self.trained_ago: NDArray[np.float64] = ago[0][one] if ago else np.full(len(one), np.inf)
@@ -40,7 +40,7 @@ class Groups:
         self.kind, self.energy = kind[first], costs.energy_kwh[first]
         self.min_slots, self.max_slots = fleet.min_slots[first], fleet.max_slots[first]
         self.earned: NDArray[np.float64] = past[0][first] if past else np.zeros(len(first))
-        # Cheapest first, earlier first among equals; a slot that is not available costs infinitely much.
+        # Cheapest first, earlier first among equals; an unavailable slot has an infinite price.
         self.price: NDArray[np.float64] = np.where(self.available, self.intensity, np.inf)
         self.order: NDArray[np.intp] = np.argsort(self.price, axis=1, kind="stable")
         self.idle_until: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(costs.idle_kg())])
@@ -52,7 +52,7 @@ class Groups:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stage:
-    """The knapsack that remains for one end time. Arrays are [group] or [kind, i], i counting slots from the cheapest."""
+    """The knapsack of one end time. Arrays are [group] or [kind, i], where i counts slots from the cheapest."""
 
     groups: Groups
     end: int
@@ -65,15 +65,15 @@ class Stage:
     base: NDArray[np.float64]
     """[group], utility from the window and from before the horizon."""
     recalled: NDArray[np.bool_]
-    """[kind], whether it must train in the last slots before the window: its first slot is then the cheapest of these."""
+    """[kind], whether it must train in the last slots before the window; its first slot is then the cheapest of these."""
     low: NDArray[np.intp]
-    """[group], slots that are taken in any case."""
+    """[group], slots that are always taken."""
     high: NDArray[np.intp]
     """[group], most slots that can be taken."""
 
     @classmethod
     def at(cls, groups: Groups, end: int) -> Stage | str:
-        """The stage for an end time, or why there is none."""
+        """Return the stage for an end time, or the reason why there is none."""
         problem = groups.problem
         stop = problem.rounds + end
         before = stop - problem.fine_tune
@@ -114,7 +114,7 @@ class Stage:
 
     @cached_property
     def order(self) -> NDArray[np.intp]:
-        """[kind, i], slot."""
+        """Return the slots [kind, i], in order of price."""
         order = self.groups.order
         order = order[order < self.before].reshape(len(order), self.before)
         if not self.recalled.any():
@@ -127,52 +127,52 @@ class Stage:
 
     @cached_property
     def intensity(self) -> NDArray[np.float64]:
-        """[kind, i], kg/kWh, cheapest first but for a recalled one; infinite where not available."""
+        """Return the intensity [kind, i], kg/kWh, cheapest first except for a recalled slot; infinite where unavailable."""
         return np.take_along_axis(self.groups.price, self.order, axis=1)
 
     @cached_property
     def summed(self) -> NDArray[np.float64]:
-        """[kind, n], intensity of the n cheapest slots together."""
+        """Return the summed intensity of the n cheapest slots [kind, n], kg/kWh."""
         return np.concatenate([np.zeros((len(self.intensity), 1)), np.cumsum(self.intensity, axis=1)], axis=1)
 
     def cost(self, counts: NDArray[np.intp]) -> float:
-        """Emissions of training before the window if each group's clients get their `counts` cheapest slots, kg."""
+        """Return the emissions of training before the window, in the `counts` cheapest slots of each group's clients, kg."""
         groups = self.groups
         return float(groups.size @ (groups.energy * self.summed[groups.kind, counts]))
 
     def utilities(self, counts: NDArray[np.intp]) -> NDArray[np.float64]:
-        """[group], utility of a client with these counts."""
+        """Return the utility of a client of each group with these counts [group], kg."""
         groups = self.groups
         return utilities(counts, groups.energy * self.summed[groups.kind, counts], groups.g_max, self.base)
 
     def value(self, counts: NDArray[np.intp]) -> float:
-        """Sum of f over clients."""
+        """Return the sum of f over clients."""
         return float(self.groups.size @ self.groups.utility.of(self.utilities(counts)))
 
     @cached_property
     def fixed_kg(self) -> float:
-        """What is spent in any case: idle draw, window, and the least slots."""
+        """Return the emissions that are always spent, kg: idle draw, window and least slots."""
         return self.idle_kg + self.window_kg + self.cost(self.low)
 
     @property
     def room_kg(self) -> float:
-        """What is left for the slots to choose, rounding allowed for; negative if the budget does not even pay what is fixed."""
+        """Return the budget for the slots to choose, rounding allowed for, kg; negative if it does not pay the fixed part."""
         budget = self.groups.problem.budget_kg
         return budget * (1 + BUDGET_ROUNDING) - self.fixed_kg
 
     def raised(self, low: NDArray[np.intp]) -> Stage:
-        """The same with at least these counts."""
+        """Return the stage with at least these counts."""
         stage = replace(self, low=np.maximum(self.low, low))
         stage.__dict__.update({name: self.__dict__[name] for name in _LARGE if name in self.__dict__})
         return stage
 
     def forget(self) -> None:
-        """Give up what can be computed again: a long slack has many stages."""
+        """Drop arrays that can be computed again: a long slack has many stages."""
         for name in _LARGE:
             self.__dict__.pop(name, None)
 
     def with_free_slots(self) -> Stage:
-        """The same with every slot that costs nothing taken."""
+        """Return the stage with every free slot taken."""
         groups = self.groups
         free = (self.intensity <= 0).sum(axis=1)
         if self.recalled.any():
@@ -182,9 +182,9 @@ class Stage:
         return self.raised(np.minimum(free, self.high)) if free.any() else self
 
     def with_everyone(self) -> Stage:
-        """For the log utility: the same with a first slot for all who have none, if that fits.
+        """Return the stage with a first slot for every client that has none, if that fits (log utility only).
 
-        It is then in every optimum, and the logarithm stays finite; if it does not fit, the lift in the utility decides who gets one.
+        It is then in every optimum, and the logarithm stays finite. Otherwise the lift in the utility decides who gets one.
         """
         if self.groups.utility.kind != "log" or self.before == 0:
             return self
@@ -196,13 +196,13 @@ class Stage:
         return lifted if lifted.room_kg >= 0 else self
 
     def at_level(self, level: float) -> Stage | None:
-        """For max-min: the same with every client's utility at least the level (but for rounding), or None where that cannot be had."""
+        """Return the stage with every client's utility at least the level, up to rounding; None if infeasible (max-min)."""
         stage = self.raised(self.counts_reaching(level))
         reached = stage.least_utility >= level - 2 * self.groups.noise
         return stage if reached and stage.room_kg >= 0 else None
 
     def at_best_level(self) -> Stage:
-        """For max-min: the same with the least utility of any client as high as the budget allows."""
+        """Return the stage with the least utility of any client as high as the budget allows (max-min)."""
         stage, reached = self, self.least_utility
         too_high = float(self.utilities(self.high).min()) + self.groups.noise / 2
         while too_high - reached > self.groups.noise:
@@ -215,13 +215,13 @@ class Stage:
 
     @cached_property
     def least_utility(self) -> float:
-        """Utility of the client that has least, from what is fixed."""
+        """Return the least utility of any client from the fixed part, kg."""
         return float(self.utilities(self.low).min())
 
     def counts_reaching(self, level: float) -> NDArray[np.intp]:
-        """[group], fewest slots with which a client's utility is at least the level, but for rounding (or all it can have)."""
+        """Return the fewest slots with which a client reaches the level, up to rounding, or all it can have [group]."""
         counts = self._first_reaching(np.full(len(self.low), level - self.groups.noise))
-        # A slot that costs g_max adds nothing but noise: it is not worth its kg.
+        # A slot that costs g_max adds only noise: it is not worth its kg.
         return self._first_reaching(self.utilities(counts) - self.groups.noise)
 
     def _first_reaching(self, target: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -235,12 +235,12 @@ class Stage:
 
 
 def alike(*columns: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Number of the distinct combination of each entry, and one entry of each combination."""
+    """Return the number of each entry's distinct combination, and one entry of each combination."""
     order = np.lexsort(columns[::-1])
     new = np.zeros(len(order), dtype=bool)
     for column in columns:
         sorted_ = column[order]
-        new[1:] |= sorted_[1:] != sorted_[:-1]  # a difference would not do: there are infinities
+        new[1:] |= sorted_[1:] != sorted_[:-1]  # not by difference: there are infinities
     number = np.empty(len(order), dtype=np.intp)
     number[order] = np.cumsum(new)
     new[0] = True
@@ -248,14 +248,14 @@ def alike(*columns: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 _MOST_ITEMS = 400_000
-"""More undecided items than this are first narrowed down to those near the break of the fractional solution."""
+"""More undecided items than this are first narrowed to those near the break of the fractional solution."""
 _WORK_NEAR_BREAK = 1_000_000
-"""Among so many items the greedy is within 1e-6 of the bound already; a short search improves on that."""
+"""Search work for narrowed items: the greedy is within 1e-6 of the bound already, so a short search is enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Selection:
-    """How many of its cheapest slots each client gets."""
+    """The number of its cheapest slots that each client gets."""
 
     counts: NDArray[np.intp]
     """[client]."""
@@ -264,7 +264,7 @@ class Selection:
 
 
 def select(stage: Stage, *, greedy: bool = False) -> Selection:
-    """Best counts for a stage whose fixed part fits."""
+    """Return the best counts for a stage whose fixed part fits."""
     stage = stage.with_free_slots()
     low, high = stage.low, stage.high
     whole = int(stage.groups.size @ (high - low)) <= _MOST_ITEMS
@@ -275,7 +275,7 @@ def select(stage: Stage, *, greedy: bool = False) -> Selection:
     if stage.groups.utility.alpha == 1.0:
         choice = _cheapest(items, room)
     else:
-        # Among many items only those near the break are listed: closing their gap improves the choice, the bound is that of all.
+        # Of many items only those near the break are listed: closing their gap improves the choice; the bound is that of all.
         if whole:
             choice = knapsack.solve(items.value, items.weight, room, greedy=greedy)
         else:
@@ -288,7 +288,7 @@ def select(stage: Stage, *, greedy: bool = False) -> Selection:
 
 
 def _cheapest(items: Items, room: float) -> knapsack.Choice:
-    """For alpha = 1 the cheapest slots first are optimal: m slots are worth m g_max less their cost, and no more than these fit."""
+    """Return the cheapest slots, optimal for alpha = 1: m slots are worth m g_max less their cost, and no larger m fits."""
     order = np.argsort(items.weight, kind="stable")
     taken = np.zeros(len(order), dtype=bool)
     taken[order[: int(np.searchsorted(np.cumsum(items.weight[order]), room, side="right"))]] = True
@@ -296,31 +296,37 @@ def _cheapest(items: Items, room: float) -> knapsack.Choice:
 
 
 def bound(stage: Stage) -> float:
-    """Dantzig's bound on the sum of f for a stage whose fixed part fits."""
+    """Return Dantzig's bound on the sum of f for a stage whose fixed part fits."""
+    return bound_and_price(stage)[0]
+
+
+def bound_and_price(stage: Stage) -> tuple[float, float]:
+    """Return Dantzig's bound on the sum of f for a stage whose fixed part fits, and the f that a further kg is worth."""
     stage = stage.with_free_slots()
     low, high = stage.low, stage.high
     if int(stage.groups.size @ (high - low)) > _MOST_ITEMS:
         low, high = _narrow(stage)
     items = Items.between(stage, low, high)
     room = stage.room_kg - (stage.cost(low) - stage.cost(stage.low))
-    return stage.value(low) + knapsack.fractional_bound(items.value, items.weight, room)
+    gain, price = knapsack.fractional(items.value, items.weight, room)
+    return stage.value(low) + gain, price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Items:
-    """Client-slots that are still open: entry [j] is the next slot of one client."""
+    """The client-slots that are still open: entry [j] is the next slot of one client."""
 
     stage: Stage
     low: NDArray[np.intp]
     group: NDArray[np.intp]
     rank: NDArray[np.intp]
-    """Which of the group's equal clients it is."""
+    """Number of the client among the equal ones of its group."""
     value: NDArray[np.float64]
     weight: NDArray[np.float64]
 
     @classmethod
     def between(cls, stage: Stage, low: NDArray[np.intp], high: NDArray[np.intp]) -> Items:
-        """What a stage leaves open between these counts."""
+        """Return the items that a stage leaves open between these counts."""
         groups = stage.groups
         width = high - low
         group = np.repeat(np.arange(len(width)), width)
@@ -342,7 +348,7 @@ class Items:
         return cls(stage=stage, low=low, group=group, rank=rank, value=np.maximum(gain, 0.0), weight=weight)
 
     def counts(self, taken: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """[client], slots in all; equal clients of a group are ranked by their order."""
+        """Return the total slots of each client [client]; equal clients of a group are ranked by their order."""
         groups = self.stage.groups
         clients = np.argsort(groups.of_client, kind="stable")
         start = np.cumsum(groups.size) - groups.size
@@ -351,9 +357,9 @@ class Items:
 
 
 def _narrow(stage: Stage) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Counts that the fractional solution reaches and does not exceed, close enough for what is between to be listed.
+    """Return counts that the fractional solution reaches and does not exceed, close enough to list the items between.
 
-    Each pass takes a median of the open gains per kg as the price of carbon, and sees what the clients would buy at that price.
+    Each pass takes a median of the open gains per kg as the price of carbon, and computes what clients buy at that price.
     """
     groups = stage.groups
     low, high = stage.low.copy(), stage.high.copy()
@@ -371,7 +377,7 @@ def _narrow(stage: Stage) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
             continue
         dearer = _counts_at(stage, open_, low, high, price, strict=True)
         high = bought
-        if stage.cost(dearer) <= room:  # this price is the break itself: what is open gains the same per kg
+        if stage.cost(dearer) <= room:  # this price is the break itself: all open items gain the same per kg
             low = dearer
             break
         high = dearer
@@ -379,7 +385,7 @@ def _narrow(stage: Stage) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 def _rate(stage: Stage, group: NDArray[np.intp], count: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Gain per kg of the slot after the `count` cheapest."""
+    """Return the gain per kg of the slot after the `count` cheapest."""
     groups = stage.groups
     kind, energy = groups.kind[group], groups.energy[group]
     weight = energy * stage.intensity[kind, count]
@@ -388,6 +394,11 @@ def _rate(stage: Stage, group: NDArray[np.intp], count: NDArray[np.intp]) -> NDA
         for n in (count, count + 1)
     )
     return (after - before) / weight
+
+
+def counts_at(stage: Stage, price: float) -> NDArray[np.intp]:
+    """Return what clients buy, [group], if a kg costs `price` of f."""
+    return _counts_at(stage, np.flatnonzero(stage.low < stage.high), stage.low, stage.high, price, strict=True)
 
 
 def _counts_at(
@@ -399,7 +410,7 @@ def _counts_at(
     *,
     strict: bool,
 ) -> NDArray[np.intp]:
-    """[group], what clients buy, between low and high, if a kg costs `price` of f."""
+    """Return what clients buy between low and high [group], if a kg costs `price` of f."""
     bottom, top = low[group], high[group]
     while len(active := np.flatnonzero(bottom < top)):
         middle = (bottom[active] + top[active]) // 2
@@ -413,7 +424,7 @@ def _counts_at(
 
 
 _TIE = 1e-12
-"""Objectives this close, relative, are equal: more slots, then less carbon, then the earlier end decide."""
+"""Relative difference up to which objectives tie: then more slots, less carbon and the earlier end decide."""
 _CHUNK = 50_000
 
 
@@ -425,9 +436,9 @@ class Found:
     packed: NDArray[np.uint8]
     """[client, ceil(horizon / 8)], the schedule as bits."""
     upper_bound: float
-    """Bound on the sum of f over all schedules and end times asked for."""
+    """Bound on the sum of f over all schedules and requested end times."""
     level: float | None = None
-    """Least utility of any client, where that comes first (max-min)."""
+    """Least utility of any client, for max-min only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -442,23 +453,27 @@ class _Candidate:
 
 
 def feasible_stages(problem: Problem, ends: Sequence[int]) -> list[Stage]:
-    """A stage for each end time whose fixed part fits; if there is none, an error that says what would do."""
-    groups = Groups(problem)
-    stages: list[Stage] = []
+    """Return a stage for each end time whose fixed part fits; if none does, raise an error that says what would help."""
+    return list(_feasible(Groups(problem), ends))
+
+
+def _feasible(groups: Groups, ends: Sequence[int]) -> Iterator[Stage]:
+    """Yield the stages of `feasible_stages` one by one, so that they need not all be kept."""
     refused: list[str] = []
     cheapest: Stage | None = None
+    some = False
     for end in ends:
         stage = Stage.at(groups, end)
         if isinstance(stage, str):
             refused.append(stage)
         elif stage.room_kg >= 0:
-            stages.append(stage)
+            some = True
             stage.forget()
+            yield stage
         elif cheapest is None or stage.fixed_kg < cheapest.fixed_kg:
             cheapest = stage
-    if not stages:
-        raise _infeasible(problem, cheapest, refused)
-    return stages
+    if not some:
+        raise infeasible(groups.problem, cheapest, refused)
 
 
 def search(
@@ -468,21 +483,25 @@ def search(
     greedy: bool = False,
     solve: Callable[[Stage], Selection] | None = None,
 ) -> Found:
-    """Best schedule over the end times. `solve` takes the place of the exact solver for one of them (the MILP does that)."""
-    stages = feasible_stages(problem, ends)
+    """Return the best schedule over the end times. `solve` replaces the exact solver for one end time (used by the MILP)."""
+    from slackwater.planning.multipliers import best_first  # it builds on this module
+
+    groups = Groups(problem)
     level: float | None = None
     if problem.utility.kind == "max-min":
-        stages, level = _at_best_level(stages)
-    stages = [stage.with_everyone() for stage in stages]
-    bounds = [_bound(stage) for stage in stages] if len(stages) > 1 else [math.inf]
+        stages, level = _at_best_level(_feasible(groups, ends))
+        ordered = _by_bound(stages)
+    elif len(ends) == 1:
+        ordered = _by_bound([stage.with_everyone() for stage in _feasible(groups, ends)])
+    else:
+        ordered = best_first(groups, ends)
     best: _Candidate | None = None
     proved = -math.inf
-    for i in np.argsort(-np.array(bounds), kind="stable"):
-        stage = stages[i]
-        if best is not None and bounds[i] < best.total - _TIE * abs(best.total):
+    for stage, top in ordered:
+        if best is not None and top < best.total - _TIE * abs(best.total):
             break
         choice = solve(stage) if solve is not None else select(stage, greedy=greedy)
-        proved = max(proved, min(choice.upper_bound, bounds[i]))
+        proved = max(proved, min(choice.upper_bound, top))
         found = _Candidate(stage=stage, counts=choice.counts, total=_total(stage, choice.counts))
         if best is None or _better(found, best):
             best = found
@@ -492,20 +511,27 @@ def search(
     )
 
 
+def _by_bound(stages: list[Stage]) -> Iterator[tuple[Stage, float]]:
+    """Yield stages and their bounds, from the largest bound down; a single stage needs none."""
+    bounds = [_bound(stage) for stage in stages] if len(stages) > 1 else [math.inf]
+    for i in np.argsort(-np.array(bounds), kind="stable"):
+        yield stages[i], bounds[i]
+
+
 def _bound(stage: Stage) -> float:
     value = bound(stage)
     stage.forget()
     return value
 
 
-def _at_best_level(stages: list[Stage]) -> tuple[list[Stage], float]:
-    """The end times with the highest level that the budget allows, everybody raised to it; and the level."""
+def _at_best_level(stages: Iterable[Stage]) -> tuple[list[Stage], float]:
+    """Return the end times with the highest affordable level, all clients raised to it, and the level."""
     level, best = -math.inf, list[Stage]()
     for stage in stages:
         noise = stage.groups.noise
         if level >= 0 and stage.at_level(level) is None:
             stage.forget()
-            continue  # one look is enough for most end times
+            continue  # one check is enough for most end times
         raised = stage.at_best_level()
         stage.forget()
         if raised.least_utility > level + noise:
@@ -515,7 +541,7 @@ def _at_best_level(stages: list[Stage]) -> tuple[list[Stage], float]:
 
 
 def pack_counts(stage: Stage, counts: NDArray[np.intp]) -> NDArray[np.uint8]:
-    """The schedule as bits: each client's `counts` cheapest slots before the window, and the window."""
+    """Return the schedule as bits: each client's `counts` cheapest slots before the window, and the window."""
     groups = stage.groups
     # Clients of a kind with the same count share a row, so a million clients need few of them.
     row, one = alike(groups.kind[groups.of_client], counts)
@@ -530,7 +556,7 @@ def pack_counts(stage: Stage, counts: NDArray[np.intp]) -> NDArray[np.uint8]:
 
 
 def pack_matrix(stage: Stage, kinds: NDArray[np.intp], before: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Rows [row, slot before the window] for clients of these kinds, with the window added, as bits."""
+    """Return rows [row, slot before the window] of clients of these kinds as bits, with the window added."""
     groups = stage.groups
     rows = np.zeros((len(before), groups.costs.slots), dtype=bool)
     rows[:, : stage.before] = before
@@ -540,7 +566,7 @@ def pack_matrix(stage: Stage, kinds: NDArray[np.intp], before: NDArray[np.bool_]
 
 
 def _total(stage: Stage, counts: NDArray[np.intp]) -> float:
-    """Sum of f for counts [client]."""
+    """Return the sum of f for counts [client]."""
     groups = stage.groups
     group = groups.of_client
     spent = groups.energy[group] * stage.summed[groups.kind[group], counts]
@@ -561,10 +587,11 @@ def _better(new: _Candidate, old: _Candidate) -> bool:
     return rank(new) < rank(old)
 
 
-def _infeasible(problem: Problem, cheapest: Stage | None, refused: list[str]) -> InfeasibleError:
+def infeasible(problem: Problem, cheapest: Stage | None, refused: list[str]) -> InfeasibleError:
+    """Return the error for a problem without a schedule, from its cheapest end time or from why there is none."""
     if cheapest is None:
-        last = refused[-1]  # the latest end leaves most room
-        more = f", and so for all {len(refused)} end times" if len(refused) > 1 else ""
+        last = refused[-1]  # the latest end leaves the most slots
+        more = f"; none of the {len(refused)} end times works" if len(refused) > 1 else ""
         way_out = "or set window = 'available'" if "in the window" in last else "or ask for fewer slots"
         return InfeasibleError(
             f"No end time works, whatever the budget: {last}{more}. Give the client other hours, add slack, {way_out}."
@@ -573,12 +600,12 @@ def _infeasible(problem: Problem, cheapest: Stage | None, refused: list[str]) ->
     parts = [
         ("the fine-tuning window", cheapest.window_kg),
         ("idle power", cheapest.idle_kg),
-        ("the least slots of clients (min_slots, required, recall)", need - cheapest.window_kg - cheapest.idle_kg),
+        ("the clients' least slots (min_slots, required, recall)", need - cheapest.window_kg - cheapest.idle_kg),
     ]
     named = [f"{what} {kg:.6f} kg" for what, kg in parts if kg > 0]
     stop = problem.slot_start(problem.rounds + cheapest.end)
     return InfeasibleError(
-        f"No schedule fits {problem.budget_kg:g} kg: at its cheapest (s={cheapest.end}, ending {iso(stop)}) what is fixed costs "
+        f"No schedule fits {problem.budget_kg:g} kg: at its cheapest (s={cheapest.end}, ending {iso(stop)}) the fixed part costs "
         f"{need:.6f} kg ({', '.join(named)}). Raise budget_kg to at least {_round_up(need)}, shorten fine_tune or add slack.",
         least_budget_kg=need,
         end=cheapest.end,
@@ -586,5 +613,5 @@ def _infeasible(problem: Problem, cheapest: Stage | None, refused: list[str]) ->
 
 
 def _round_up(kg: float) -> str:
-    """The least budget with six decimals that is enough."""
+    """Return the least sufficient budget with six decimals, kg."""
     return f"{math.ceil(kg * 1e6 * (1 - 1e-12)) / 1e6:.6f}"

@@ -1,4 +1,4 @@
-"""The clients: one of them, many of them as columns, and when each cannot train."""
+"""The clients: a single one, many as columns, and when each cannot train."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HELP = (
 
 
 def available_slots(unavailable: Sequence[str], start: datetime, slots: int, slot_minutes: int) -> NDArray[np.bool_]:
-    """[slot], False where any of the periods touches the slot."""
+    """Return the availability [slot]; False where any of the periods touches the slot."""
     free = np.ones(slots, dtype=bool)
     for period in unavailable:
         if not isinstance(period, str):
@@ -43,7 +43,7 @@ def _touched(period: str, start: datetime, slots: int, slot_minutes: int) -> NDA
         try:
             first, last = (utc(part, f"unavailable period {period!r}:") for part in ends_of_it)
         except OverflowError:
-            raise ScenarioError(f"unavailable period {period!r} has a year that no calendar holds. {_HELP}") from None
+            raise ScenarioError(f"unavailable period {period!r} has a year outside 1 to 9999. {_HELP}") from None
         if last <= first:
             raise ScenarioError(f"unavailable period {period!r} does not end after it starts. {_HELP}")
         low, high = ((moment - start) / timedelta(minutes=1) for moment in (first, last))
@@ -92,25 +92,25 @@ def _minutes(clock: str, period: str) -> int:
 NO_LIMIT = np.iinfo(np.int32).max
 _MAX_PUE = 10.0
 _MAX_POWER_W = 1e9
-"""A power station; more is a slip of the unit or of the keyboard."""
+"""A power station; a larger value is a wrong unit or a typing error."""
 _MAX_ENERGY_KWH = 1e9
 _NONE = "There are no clients. Add at least one [[client]] with a name, a zone and power_w."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A site that trains: where it is, what it draws, and when and how often it may or must take part."""
+    """A site that trains: its zone, its power, and when and how often it may or must train."""
 
     name: str
     zone: str
     power_w: float | None = None
-    """Draw while training, the whole of it (idle included)."""
+    """Total draw while training, idle draw included."""
     idle_w: float = 0.0
-    """Draw while waiting; charged in every slot until the run ends, whether the client is used or not."""
+    """Draw while waiting; charged in every slot until the run ends, whether the client trains or not."""
     pue: float = 1.0
     """Power usage effectiveness of the site; multiplies all its energy."""
     energy_kwh: float | None = None
-    """What one round adds to the idle draw; instead of power_w and the length of a round."""
+    """Energy that one round adds to the idle draw; replaces power_w and the length of a round."""
     unavailable: tuple[str, ...] = ()
     """Periods in which it cannot train; see `slackwater.planning.fleet`."""
     min_slots: int = 0
@@ -118,7 +118,7 @@ class Client:
     max_slots: int | None = None
     """Largest number of slots before the fine-tuning window."""
     required: bool = False
-    """Must take part before the window: the same as min_slots of at least 1."""
+    """Whether it must train before the window: the same as min_slots of at least 1."""
 
     def __post_init__(self) -> None:
         for key in ("name", "zone"):
@@ -155,9 +155,9 @@ class Client:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fleet:
-    """Many clients as columns, for a million of them; a sequence of `Client` all the same.
+    """Many clients as columns, up to a million; also a sequence of `Client`.
 
-    Columns are [client]; `power_w` and `energy_kwh` hold NaN where the other one is given, `max_slots` holds NO_LIMIT where there is none.
+    Columns are [client]. `power_w` and `energy_kwh` hold NaN where the other is given; `max_slots` holds NO_LIMIT by default.
     """
 
     names: Sequence[str]
@@ -184,7 +184,7 @@ class Fleet:
         max_slots: ArrayLike | None = None,
         unavailable: dict[int, tuple[str, ...]] | None = None,
     ) -> Fleet:
-        """Columns, or one value for all, checked."""
+        """Return a checked fleet from columns, or one value for all clients."""
         for key, texts in (("zone", zone), ("names", names)):
             if isinstance(texts, str):
                 raise ScenarioError(f"{key} is the text {texts!r}; give a list with an entry for each client.")
@@ -224,7 +224,7 @@ class Fleet:
 
     @classmethod
     def from_clients(cls, clients: Sequence[Client] | Fleet) -> Fleet:
-        """The same clients as columns."""
+        """Return the clients as columns."""
         if isinstance(clients, Fleet):
             return clients
         if isinstance(clients, Client):

@@ -1,4 +1,4 @@
-"""HiGHS behind a few verbs: columns, rows, maximise, fix, solve. The rest of the package speaks of clients and slots."""
+"""HiGHS behind a few methods: columns, rows, maximise, fix, solve. Other modules know only clients and slots."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from slackwater.errors import SlackwaterError
 
 INFINITE = math.inf
 _TOLERANCE = 1e-9
-"""Feasibility and integrality; rows are scaled so that their numbers are near 1."""
+"""Tolerance of feasibility and integrality; rows are scaled so that their numbers are near 1."""
 _LEAST_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outcome:
-    """What HiGHS says: a solution (None: none found), a bound on all of them, whether there can be none."""
+    """The result of HiGHS: a solution (None: none found), a bound on all solutions, and whether none exists."""
 
     columns: NDArray[np.float64] | None
     bound: float
     prices: NDArray[np.float64] | None = None
-    """[column], reduced costs of a relaxation that was solved to its end."""
+    """[column], reduced costs of a relaxation that was solved to optimality."""
     infeasible: bool = False
 
 
 class Model:
-    """A maximisation with columns that are whole numbers or not."""
+    """A maximisation with columns that are whole numbers or continuous."""
 
     def __init__(self) -> None:
         self._highs = highspy.Highs()  # type: ignore[no-untyped-call]
@@ -43,7 +43,7 @@ class Model:
             "small_matrix_value": 1e-12,
             "mip_rel_gap": 0.0,
             "parallel": "off",
-            # After a restart HiGHS 1.15.1 at times calls a solution optimal that is not (2 of 114 solves; without, none).
+            # After a restart HiGHS 1.15.1 sometimes reports a false optimum (2 of 114 solves; without restarts, none).
             "mip_allow_restart": False,
         }
         for name, value in options.items():
@@ -53,7 +53,7 @@ class Model:
     def columns(
         self, count: int, lower: ArrayLike = 0.0, upper: ArrayLike = 1.0, *, whole: bool = False
     ) -> NDArray[np.int32]:
-        """Add columns; their numbers."""
+        """Add columns and return their numbers."""
         first = self._highs.getNumCol()
         low, high = (np.ascontiguousarray(np.broadcast_to(np.asarray(v, float), (count,))) for v in (lower, upper))
         self._highs.addVars(count, low, high)
@@ -66,7 +66,7 @@ class Model:
     def row(
         self, columns: Sequence[NDArray[np.int32]], factors: Sequence[ArrayLike], lower: float, upper: float
     ) -> int:
-        """lower <= sum of factors x columns <= upper, each group of columns with its factors or one for all; its number."""
+        """Add lower <= sum of factors x columns <= upper, one factor or array per group of columns; return its number."""
         index = np.concatenate(columns)
         value = np.concatenate(
             [np.broadcast_to(np.asarray(f, float), c.shape) for c, f in zip(columns, factors, strict=True)]
@@ -76,7 +76,7 @@ class Model:
         return int(self._highs.getNumRow()) - 1
 
     def rows(self, table: NDArray[np.int32], factors: NDArray[np.float64], lower: float, upper: float) -> None:
-        """Many rows of one shape: columns [row, entry] with factors [row, entry]."""
+        """Add many rows of one shape: columns [row, entry] with factors [row, entry]."""
         many, width = table.shape
         if many:
             starts = np.arange(0, many * width, width, dtype=np.int32)
@@ -96,14 +96,14 @@ class Model:
         self._highs.changeRowBounds(row, -INFINITE, upper)
 
     def fix(self, columns: NDArray[np.int32], values: NDArray[np.float64]) -> None:
-        """Leave columns no choice but these values."""
+        """Fix columns at these values."""
         if len(columns):
             self._highs.changeColsBounds(len(columns), columns, values, values)
 
     def solve(
         self, *, seconds: float, gap: float = 0.0, start: NDArray[np.float64] | None = None, relaxed: bool = False
     ) -> Outcome:
-        """Solve to an absolute gap; `start` is a solution to begin from, `relaxed` drops that columns are whole."""
+        """Solve to an absolute gap and return the outcome; `start` is a first solution, `relaxed` drops integrality."""
         highs, whole = self._highs, np.array(self._whole, dtype=np.int32)
         highs.setOptionValue("time_limit", max(seconds, _LEAST_SECONDS))
         highs.setOptionValue("mip_abs_gap", gap)
@@ -124,7 +124,7 @@ class Model:
         highs, statuses = self._highs, highspy.HighsModelStatus
         failed = highs.run() == highspy.HighsStatus.kError
         status, info = highs.getModelStatus(), highs.getInfo()
-        # Every column that pays is bounded, so the second of these is the first.
+        # Every column in the objective is bounded, so the second of these means the first.
         if not failed and status in (statuses.kInfeasible, statuses.kUnboundedOrInfeasible):
             return Outcome(columns=None, bound=-math.inf, infeasible=True)
         if failed or status not in (statuses.kOptimal, statuses.kTimeLimit):
@@ -133,11 +133,11 @@ class Model:
                 "time; if it persists, please report it with the scenario."
             )
         done = status == statuses.kOptimal
-        if relaxed:  # a simplex that was cut short proves nothing
+        if relaxed:  # an interrupted simplex proves nothing
             bound = float(info.objective_function_value) if done else math.inf
         else:
             bound = float(info.mip_dual_bound) if self._whole else float(info.objective_function_value)
-            if done and not math.isfinite(bound):  # presolve has found the start to be optimal, and says no more
+            if done and not math.isfinite(bound):  # presolve found the start to be optimal and reports no bound
                 bound = float(info.objective_function_value) + gap
         feasible = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
         solution = highs.getSolution()

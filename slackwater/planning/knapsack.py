@@ -1,11 +1,12 @@
 """The 0-1 knapsack with real weights, solved exactly with a proof: Dantzig's bound, a greedy fill, and a small core.
 
-Every other choice of items is the break solution (the items of best value per weight that fit) with some items flipped in or out, and each
-flip has a price: what it loses against the fractional bound. A choice better than the best one known can only use flips whose prices sum to
-less than the gap, so few items near the break matter; dynamic programming over them, with dominance, closes the gap (after Pisinger).
+Every other choice of items is the break solution (the items of best value per weight that fit) with some items flipped in
+or out. Each flip has a price: its loss against the fractional bound. A choice better than the best known one can only use
+flips whose prices sum to less than the gap, so few items near the break matter. Dynamic programming over them, with
+dominance, closes the gap (after Pisinger).
 
-Values and weights become integers on a fine grid, so that sums are exact. Every item is worth a little more than its value, more than
-rounding to the grid can amount to: so among choices of equal value the one with more items wins, then the lighter one.
+Values and weights become integers on a fine grid, so that sums are exact. Every item gets a small bonus above its value,
+larger than rounding to the grid. So among choices of equal value the one with more items wins, then the lighter one.
 """
 
 from __future__ import annotations
@@ -19,29 +20,34 @@ from numpy.typing import NDArray
 _VALUE_BITS = 50
 _WEIGHT_BITS = 50
 _SLACK = 2**6
-"""Of the capacity, in units of weight, so that items that fit exactly still do when each is rounded: 6e-14 of it."""
+"""Added to the capacity, in units of weight, so that items that fit exactly still fit when rounded: 6e-14 of it."""
 _BONUS = 2**10
-"""Of each item, in units of value: about 1e-12 of the most valuable item."""
+"""Added to each item, in units of value: about 1e-12 of the most valuable item."""
 _LARGEST = 2**61
-"""States beyond this could overflow; they are given up, and the bound says so."""
+"""States beyond this could overflow; they are dropped, and the bound accounts for them."""
 _PRICE_NOISE = 1e-13
-"""Prices are computed in floating point: this much of a value is never pruned away."""
+"""Prices are computed in floating point: this share of a value is never pruned."""
 _MANY_STATES = 4096
-"""From here on a gap within the tolerance is good enough."""
+"""From this many states on, a gap within the tolerance is good enough."""
 MOST_WORK = 20_000_000
-"""States looked at in all before the search gives up and reports its bound."""
+"""States examined in total before the search stops and reports its bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which items are taken, and a bound that no other choice exceeds."""
+    """The items taken, and a bound that no other choice exceeds."""
 
     taken: NDArray[np.bool_]
     upper_bound: float
 
 
 def fractional_bound(values: NDArray[np.float64], weights: NDArray[np.float64], capacity: float) -> float:
-    """Dantzig's bound: the best total value if the last item could be cut. Weights above 0."""
+    """Return Dantzig's bound: the best total value if the last item could be cut. Weights must be above 0."""
+    return fractional(values, weights, capacity)[0]
+
+
+def fractional(values: NDArray[np.float64], weights: NDArray[np.float64], capacity: float) -> tuple[float, float]:
+    """Return Dantzig's bound and the value per weight of the item that is cut, 0 if all fit. Weights must be above 0."""
     fits = weights <= capacity
     values, weights = values[fits], weights[fits]
     order = np.argsort(-(values / weights))
@@ -51,8 +57,9 @@ def fractional_bound(values: NDArray[np.float64], weights: NDArray[np.float64], 
     if taken < len(order):
         last = order[taken]
         spent = float(total[taken - 1]) if taken else 0.0
-        bound += float(values[last] / weights[last]) * (capacity - spent)
-    return bound
+        rate = float(values[last] / weights[last])
+        return bound + rate * (capacity - spent), rate
+    return bound, 0.0
 
 
 def solve(
@@ -64,10 +71,10 @@ def solve(
     most_work: int | None = None,
     greedy: bool = False,
 ) -> Choice:
-    """Best choice of items under the capacity. Values not negative, weights above 0.
+    """Return the best choice of items under the capacity. Values must not be negative, weights must be above 0.
 
-    `tolerance` is the gap, relative to the bound, at which a search that has grown large may stop; `most_work` is how many
-    states it may look at in all. `greedy` skips the search.
+    `tolerance` is the gap, relative to the bound, at which a large search may stop. `most_work` limits the states it
+    examines in total. `greedy` skips the search.
     """
     taken = np.zeros(len(values), dtype=bool)
     inside = np.flatnonzero(weights <= capacity)
@@ -81,7 +88,7 @@ def solve(
         chosen, bound, looked_at = grid.close(
             chosen, bound, tolerance * break_value / grid.unit, MOST_WORK if most_work is None else most_work
         )
-        # Only items that were looked at can differ from the break solution; each may have lost half a unit and its bonus.
+        # Only examined items can differ from the break solution; each may have lost half a unit and its bonus.
         proved = break_value + (bound + (_BONUS + 0.5) * looked_at + 0.5) * grid.unit
     taken[inside[chosen]] = True
     return Choice(taken=taken, upper_bound=min(proved, fractional))
@@ -89,7 +96,7 @@ def solve(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Grid:
-    """The items in order of value per weight, as integers; totals are against the break solution, so they stay small."""
+    """The items in order of value per weight, as integers; totals are relative to the break solution, so they stay small."""
 
     value: NDArray[np.int64]
     weight: NDArray[np.int64]
@@ -100,7 +107,7 @@ class _Grid:
     taken: int
     """Length of the break solution."""
     unit: float
-    """What one unit of value is worth to the caller."""
+    """One unit of value in the caller's terms."""
 
     @classmethod
     def of(cls, values: NDArray[np.float64], weights: NDArray[np.float64], capacity: float) -> _Grid:
@@ -119,7 +126,7 @@ class _Grid:
         return cls(value=value, weight=weight, room=room - spent, order=order, taken=taken, unit=unit)
 
     def greedy(self) -> tuple[NDArray[np.intp], int]:
-        """Best value per weight first, then whatever still fits; and Dantzig's bound, in units above the break solution."""
+        """Return the best value per weight first, then what still fits; and Dantzig's bound, in units above the break solution."""
         chosen = list(range(self.taken))
         if self.taken == len(self.value):
             return self.order, 0
@@ -129,7 +136,7 @@ class _Grid:
             chosen.append(int(left[0]))
             room -= int(self.weight[left[0]])
             left = left[1:]
-        # The greedy's guarantee needs this: one valuable item may beat everything that is cheaper per value.
+        # The greedy's guarantee needs this: one valuable item may beat all items of better value per weight.
         if float(self.value[self.taken]) > self.value[chosen].sum(dtype=np.float64):
             chosen = [self.taken]
         return self.order[chosen], bound
@@ -137,7 +144,7 @@ class _Grid:
     def close(
         self, chosen: NDArray[np.intp], bound: int, tolerance: float, most_work: int
     ) -> tuple[NDArray[np.intp], int, int]:
-        """The best choice, from a good one and the bound; the bound as proved; and how many items were looked at."""
+        """Return the best choice, the proved bound and the number of items examined, from a good choice and its bound."""
         into = np.where(np.arange(len(self.value)) < self.taken, -1, 1)  # a flip puts an item in, or takes it out
         flipped = np.zeros(len(self.value), dtype=bool)
         flipped[self._position(chosen)] = True
@@ -152,7 +159,7 @@ class _Grid:
         core = np.flatnonzero(price <= bound - best + noise)
         core = core[np.argsort(price[core], kind="stable")]
 
-        weight, value = np.zeros(1, np.int64), np.zeros(1, np.int64)  # of each state, against the break solution
+        weight, value = np.zeros(1, np.int64), np.zeros(1, np.int64)  # of each state, relative to the break solution
         history: list[tuple[NDArray[np.intp], NDArray[np.bool_]]] = []
         found: tuple[int, int] | None = None
         work, proved, given_up = 0, True, -_LARGEST
@@ -163,7 +170,7 @@ class _Grid:
             if work > most_work or (len(weight) > _MANY_STATES and bound - best <= tolerance):
                 proved = False
                 break
-            # A state must still pay this flip or a dearer one: as it stands it has been counted already.
+            # A state must still pay this flip or a dearer one: without a flip it is counted already.
             loss = rate * weight - value
             alive = np.flatnonzero(loss + price[item] <= gap)
             safe = np.abs(value[alive]) < _LARGEST - self.value[item]
@@ -201,7 +208,7 @@ class _Grid:
         return self.order[inside], bound, len(core)
 
     def _position(self, chosen: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Where the caller's items stand in the order."""
+        """Return the positions of the caller's items in the order."""
         position = np.empty_like(self.order)
         position[self.order] = np.arange(len(self.order))
         return position[chosen]

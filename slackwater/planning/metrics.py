@@ -1,7 +1,7 @@
-"""What a schedule is like: who takes part how often, how unevenly and how correlated (the paper's section IV).
+"""Metrics of a schedule: how often, how unevenly and how correlated clients take part (the paper's section IV).
 
 A million clients share few distinct rows, since clients of one zone and power get the same slots. So the distinct rows
-are found first, measured in chunks and weighted by how many clients have them.
+are found first, measured in chunks and weighted by their number of clients.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 from slackwater.errors import ScenarioError
 
 MOST_JOINT_CLIENTS = 512
-"""Above this `rho_ts` is not estimated: hardly a schedule has the thousand slots and more that it would take."""
+"""Above this `rho_ts` is not estimated: hardly any schedule has the thousand or more slots that it needs."""
 _CHUNK_CELLS = 1 << 23
-"""Row-slots that are unpacked at once: 8 bytes each where they meet weights."""
+"""Row-slots that are unpacked at once; each takes 8 bytes when weighted."""
 _SINGULAR = 1e-10
-"""Eigenvalues of a covariance below this part of the largest are rounding; identical clients make them."""
+"""Eigenvalues of a covariance below this share of the largest are rounding; identical clients cause them."""
 _STOCHASTIC = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Metrics:
-    """Participation before the fine-tuning window, and the emissions of training with it.
+    """Participation before the fine-tuning window, and emissions of training including it.
 
-    The window is left out because everybody trains in it, by FedAvg instead of U-FedAvg. Without any slot before it
-    nobody was selected: `pi` is 0 for all.
+    The window is left out because all clients train in it, with FedAvg instead of U-FedAvg. Without any slot before
+    it `pi` is 0 for all clients.
     """
 
     pi: NDArray[np.float64]
@@ -40,25 +40,25 @@ class Metrics:
     never: tuple[int, ...]
     """Clients with pi_c = 0: their U-FedAvg weight 1 / (K pi_c) does not exist."""
     tv_distance: float | None
-    """Bias of plain FedAvg, d_TV(1/K, pi / |pi|_1) = 1/2 sum_c |1/K - pi_c / |pi|_1|; None if nobody is ever selected.
+    """Bias of plain FedAvg, d_TV(1/K, pi / |pi|_1) = 1/2 sum_c |1/K - pi_c / |pi|_1|; None if no client is ever selected.
     """
     rho_t: float | None
     """Temporal correlation, the mean over clients of |P11 - P01|, the second eigenvalue of the client's own two-state
     chain, where Pij is the share of the slots in state i that are followed by j. A client that is in one state in all
-    slots with a successor (never or always selected, or only in the last slot) shows no such chain and is left out;
-    None if nobody is left."""
+    slots with a successor (never or always selected, or only in the last slot) has no such chain and is left out;
+    None if no client remains."""
     rho_s: float | None
-    """Spatial correlation, the mean Pearson correlation between the rows of two clients over all pairs, clients that
-    never change left out; None with fewer than two that change. The paper has no such figure of its own."""
+    """Spatial correlation, the mean Pearson correlation between the rows of two clients over all pairs of clients that
+    change; None with fewer than two such clients. The paper does not define this figure."""
     rho_ts: float | None
     """Joint correlation, the spectral radius of C1 C0^+, with C0 the covariance of the participation vectors and C1 the
     one with the next slot's, at most 1. None with more than 512 clients, with fewer slots than twice the clients, or if
-    nobody changes.
+    no client changes.
 
     The paper's rho_TS is the second-largest eigenvalue modulus of the joint chain on 2^K states. Estimated from one
-    schedule that is worthless: i.i.d. draws of 7 clients, where the truth is 0, give 0.92 to 0.97 at 50 slots. This
-    estimate is of the linear part of the chain, and biased far less: about sqrt(K / slots) where the truth is 0. For
-    one client it equals `rho_t`. For chains that we generate, `joint_chain_rho_ts` is exact.
+    schedule it is useless: i.i.d. draws of 7 clients, where the truth is 0, give 0.92 to 0.97 at 50 slots. This
+    figure estimates the linear part of the chain, with far less bias: about sqrt(K / slots) where the truth is 0. For
+    one client it equals `rho_t`. For generated chains, `joint_chain_rho_ts` is exact.
     """
     effective_updates: float
     """Effective sample size (sum w)^2 / sum w^2 of U-FedAvg's weights w = 1 / (K pi_c) over all updates before the
@@ -98,7 +98,7 @@ class Metrics:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON, which knows no infinity: that is the text "inf"."""
+        """Return the metrics for JSON, with infinity as the text "inf"."""
         return {
             "pi": self.pi.tolist(),
             "rho_h": "inf" if math.isinf(self.rho_h) else self.rho_h,
@@ -114,7 +114,7 @@ class Metrics:
 
 
 def joint_chain_rho_ts(transition: NDArray[np.float64]) -> float:
-    """The paper's rho_TS of a given chain: the second-largest eigenvalue modulus of P[from, to]; 0 for one state."""
+    """Return the paper's rho_TS of a given chain: the second-largest eigenvalue modulus of P[from, to]; 0 for one state."""
     if transition.ndim != 2 or transition.shape[0] != transition.shape[1] or not transition.size:
         raise ScenarioError(f"The transition matrix has the shape {transition.shape}; it must be square.")
     if not (np.all(transition >= 0) and np.all(np.abs(transition.sum(axis=1) - 1) <= _STOCHASTIC)):
@@ -125,18 +125,18 @@ def joint_chain_rho_ts(transition: NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Rows:
-    """What was counted in each distinct row, and over all of them."""
+    """Counts of each distinct row, and a sum over all of them."""
 
     ones: NDArray[np.int64]
     """[row], slots with the client."""
     first: NDArray[np.int64]
-    """[row], 1 if it is there in the first slot."""
+    """[row], 1 if the client trains in the first slot."""
     last: NDArray[np.int64]
-    """[row], 1 if it is there in the last slot."""
+    """[row], 1 if the client trains in the last slot."""
     stays: NDArray[np.int64]
-    """[row], slots with the client that follow upon another."""
+    """[row], slots with the client that directly follow another."""
     longest: NDArray[np.int64]
-    """[row], longest run of slots without it."""
+    """[row], longest run of slots without the client."""
     standardised: NDArray[np.float64]
     """[slot], sum over clients of their rows, each shifted and scaled to mean 0 and length 1; constant ones add 0."""
 
@@ -144,7 +144,7 @@ class _Rows:
 def _distinct_rows(
     packed: NDArray[np.uint8], before: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.intp], NDArray[np.intp]]:
-    """Distinct rows over the slots before the window, the row of each client, and the clients of each row."""
+    """Return the distinct rows over the slots before the window, the row of each client, and the clients of each row."""
     width = max(1, -(-before // 8))
     rows = packed[:, :width].copy()
     rows[:, -1] &= 0xFF << (8 * width - before) & 0xFF
@@ -195,7 +195,7 @@ def _rho_t(seen: _Rows, before: int, times: NDArray[np.intp]) -> float | None:
 
 
 def _rho_s(seen: _Rows, before: int, times: NDArray[np.intp]) -> float | None:
-    """From |sum_c z_c|^2 = sum_c |z_c|^2 + sum over ordered pairs of their correlation, where |z_c| = 1."""
+    """Return rho_s from |sum_c z_c|^2 = sum_c |z_c|^2 + sum over ordered pairs of their correlation, where |z_c| = 1."""
     varying = int(times[(seen.ones > 0) & (seen.ones < before)].sum())
     if varying < 2:
         return None

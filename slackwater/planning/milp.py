@@ -1,4 +1,4 @@
-"""Clients tied together, by HiGHS: best-first over end times, a bound made sharper when it is the largest one left."""
+"""Coupled problems by HiGHS: best-first over end times, always sharpening the largest remaining bound."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Goal = Literal["value", "level"]
 
 
 def solve_milp(problem: Problem, ends: Sequence[int], *, time_limit_s: float) -> Found:
-    """Best schedule over the end times, by HiGHS. End times that time did not suffice for count in the bound."""
+    """Return the best schedule over the end times, by HiGHS. End times that were not solved in time count in the bound."""
     deadline = time.perf_counter() + time_limit_s
     if not problem.coupled:
         return search(problem, ends, solve=lambda stage: _knapsack(stage, deadline))
@@ -45,7 +45,7 @@ def solve_milp(problem: Problem, ends: Sequence[int], *, time_limit_s: float) ->
         if best is None:
             raise coupled_infeasible(problem, ends)
         return best.found(race.bound)
-    # First the level, on half of the time; then the sum of f with everybody at it, at the end times that can reach it.
+    # First the level, in half of the time; then the sum of f with all clients at it, at end times that can reach it.
     race = _Race("level", time.perf_counter() + time_limit_s / 2)
     tasks = [_Task(stage=stage, bound=stage.at_best_level().least_utility) for stage in stages]
     lowest = race.run(tasks)
@@ -59,7 +59,7 @@ def solve_milp(problem: Problem, ends: Sequence[int], *, time_limit_s: float) ->
 
 
 def cheapest(cells: Cells) -> NDArray[np.bool_] | None:
-    """The least slots of all clients at the least cost, whatever the budget; None if they cannot be had together."""
+    """Return the clients' least slots at the least cost, whatever the budget; None if they do not fit together."""
     if np.any(cells.open.sum(axis=1) < cells.low):
         return None
     rows = Rows(cells, budget=False)
@@ -80,15 +80,15 @@ class _Task:
     positive: int = 0
     """For the logarithm: how many active clients can have a positive utility together."""
     points: frozenset[tuple[int, float]] = frozenset()
-    """Where cuts have been made."""
+    """Active client and utility of each cut made."""
     seconds: float = math.inf
-    """What HiGHS may use on it next time."""
+    """Time that HiGHS may use on it next."""
     behind: bool = False
     """Whether it is proved not even to tie."""
 
 
 class _Race:
-    """Best-first over end times: the one with the largest bound is looked at closely, until that bound is attained."""
+    """Best-first search over end times: examine the one with the largest bound, until that bound is attained."""
 
     def __init__(self, goal: Goal, deadline: float, best: Candidate | None = None) -> None:
         self.goal, self.deadline, self.best = goal, deadline, best
@@ -97,7 +97,7 @@ class _Race:
         """No schedule is better, at any end time."""
 
     def run(self, tasks: list[_Task]) -> Candidate | None:
-        """The best schedule found; None if there is none at all."""
+        """Return the best schedule found; None if there is none."""
         heap = [(-task.bound, task.stage.end, task) for task in tasks if task.bound > -math.inf]
         heapq.heapify(heap)
         while heap and not (self.best is not None and (self._left() <= 0 or self._beaten(heap[0][2]))):
@@ -119,7 +119,7 @@ class _Race:
         return self.best
 
     def _break_ties(self, tasks: list[_Task]) -> None:
-        """Look at every end time that may tie with the best, at the best one first, then at the most promising."""
+        """Examine every end time that may tie with the best: the best one first, then the most promising."""
         assert self.best is not None
         even = [task for task in tasks if self._may_tie(task)]
         looks = [(optimistic(task.cells or Cells.of(task.stage)), task) for task in even]
@@ -132,7 +132,7 @@ class _Race:
                     if task.own is not None and self._may_tie(task) and self._left() > 0:
                         self.best = Ties(task.own, self.best, task.positive, task.points).best_by(self.deadline)
         except SlackwaterError as error:
-            logger.warning("Ties are left as they are. %s", error)  # the objective is proved all the same
+            logger.warning("Ties between schedules are not broken. %s", error)  # the objective is proved anyway
 
     def _may_tie(self, task: _Task) -> bool:
         assert self.best is not None
@@ -145,7 +145,7 @@ class _Race:
         return found.total if self.goal == "value" else found.level
 
     def _slack(self) -> float:
-        """How far the bound may stay above the best."""
+        """Return how far the bound may stay above the best."""
         assert self.best is not None
         if self.goal == "level":
             return _GAP * self.best.level / 2
@@ -155,7 +155,7 @@ class _Race:
     def _beaten(self, task: _Task) -> bool:
         assert self.best is not None
         best = self._measure(self.best)
-        if task.cells is None or task.cells.flat:  # it may do as well with more slots
+        if task.cells is None or task.cells.flat:  # it may tie with more slots
             return task.bound < best - TIE * abs(best)
         return task.bound <= best + self._slack()
 
@@ -168,7 +168,7 @@ class _Race:
             self.best = new
 
     def _first_look(self, task: _Task) -> bool:
-        """The greedy, and the bound of the relaxation. Whether that settles it."""
+        """Run the greedy and bound by the relaxation; return whether that settles the end time."""
         task.cells = cells = Cells.of(task.stage)
         matrix = greedy(cells)
         if matrix is None:
@@ -195,13 +195,13 @@ class _Race:
         if relaxed > -math.inf:
             task.bound = min(task.bound, relaxed)
             return False
-        # Nothing reaches the level here. Without a level there is a schedule, so that HiGHS must be wrong: no proof.
+        # Nothing reaches the level here. Without a level there is a schedule, so HiGHS must be wrong: no proof.
         ahead = self.best.cells is not cells and (self.goal == "level" or self.level > 0)
         task.bound = -math.inf if ahead else task.bound
         return ahead
 
     def _positive(self, model: Fair, task: _Task) -> int:
-        """For the logarithm: the most active clients that can have a positive utility together (a bound, if time is out)."""
+        """Return how many active clients can have a positive utility together (log); a bound if time runs out."""
         assert task.own is not None
         if not model.barred.any():
             return len(model.active)
@@ -214,13 +214,13 @@ class _Race:
         return len(model.active) if math.isinf(outcome.bound) else math.floor(outcome.bound + 1e-6)
 
     def _close(self, task: _Task) -> bool:
-        """HiGHS, with new cuts until its optimum is a true one. Whether the end time is settled."""
+        """Solve by HiGHS, with new cuts until its optimum is a true one; return whether the end time is settled."""
         cells = task.cells
         assert cells is not None
         assert task.own is not None
         assert self.best is not None
         best, stop = self._measure(self.best), time.perf_counter() + min(task.seconds, self._left())
-        # Where another end time is ahead, only what beats it is of interest.
+        # Where another end time is ahead, only schedules that beat it matter.
         rival = self._measure(task.own) < best - TIE * abs(best)
         model = Fair(cells, least=max(self.level, best if self.goal == "level" else 0.0))
         unit, offset = (model.unit, model.offset(task.positive)) if self.goal == "value" else (model.scale, 0.0)
@@ -241,7 +241,7 @@ class _Race:
                 if (rival or below) and not tightened:
                     task.bound = min(task.bound, best)
                     task.behind = rival
-                break  # else it contradicts a schedule at hand: the bound stays as it is
+                break  # else it contradicts a known schedule: the bound stays
             if not tightened:
                 task.bound = min(task.bound, offset + unit * outcome.bound)
             if outcome.columns is None:
@@ -262,7 +262,7 @@ class _Race:
         return self._beaten(task) or time.perf_counter() < stop
 
     def _take(self, task: _Task, model: Fair, columns: NDArray[np.float64]) -> bool:
-        """Offer the schedule of a solution, and all that still fits; whether it was within the budget by plain sums."""
+        """Offer the schedule of a solution, with all slots that still fit; return whether it kept the budget by plain sums."""
         assert task.cells is not None
         matrix = model.matrix(columns)
         if not task.cells.allows(matrix):
@@ -272,7 +272,7 @@ class _Race:
 
 
 def _knapsack(stage: Stage, deadline: float) -> Selection:
-    """Where nothing ties clients together: HiGHS on the same 0-1 knapsack that `selection` solves; exact without cuts."""
+    """Return the best counts without coupling: HiGHS on the 0-1 knapsack that `exact` solves; exact without cuts."""
     fallback = selection.select(stage, greedy=True)
     stage = stage.with_free_slots()
     items = Items.between(stage, stage.low, stage.high)
@@ -294,7 +294,7 @@ def _knapsack(stage: Stage, deadline: float) -> Selection:
     left = room - float(weight[taken].sum())
     if left < 0:  # within the tolerance of HiGHS, but not within the budget
         return Selection(counts=fallback.counts, upper_bound=bound)
-    for j in np.argsort(weight, kind="stable"):  # ties: what gains nothing is taken all the same
+    for j in np.argsort(weight, kind="stable"):  # ties: slots without gain are taken too
         if not taken[j] and weight[j] <= left:
             taken[j] = True
             left -= weight[j]

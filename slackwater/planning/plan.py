@@ -1,4 +1,4 @@
-"""A schedule with its certificate: what to do, how good it is, and the proof."""
+"""A plan: a schedule with its certificate."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from slackwater.units import iso
 
 DEFAULT_AGGREGATOR = "echo"
 ECHO_GAMMA, ECHO_MOST = 0.95, 3.0
-"""Discount a round, and the most by which `echo` makes a step longer: docs/research/auto.md. Training and its prediction share them."""
+"""Discount per round, and the largest factor on a step of `echo` (docs/research/auto.md); training and prediction share them."""
 OPTIMAL_GAP = 1e-9
 """Relative gap up to which a schedule is called optimal."""
 MEMORY_DTYPES = ("float32", "float16", "bfloat16")
-"""Types in which an aggregator can store clients' updates; the first keeps them as they come."""
+"""Types in which an aggregator can store clients' updates; the first keeps them unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """What to train a plan with, and why: the choices of `plan(.., auto=True)`."""
+    """The choices of `plan(.., auto=True)`: how to train the plan, and why."""
 
     aggregator: str
-    """As `train` takes it, with its number."""
+    """Aggregator as `train` takes it, with its parameter."""
     settings: Mapping[str, Any]
-    """What was chosen for the plan itself: `end`, `fine_tune`, `recall`, `alpha`."""
+    """Settings chosen for the plan: `end`, `fine_tune`, `recall`, `alpha`."""
     error: float
-    """What the schedule is predicted to leave undone; compare it only among plans for the same clients."""
+    """Predicted remaining error; compare it only among plans for the same clients."""
     why: tuple[str, ...]
     """Sentences, the most important first."""
 
@@ -55,13 +55,13 @@ class Plan:
     upper_bound: float
     """No schedule that was allowed has a larger objective."""
     gap: float
-    """(upper_bound - objective) / (upper_bound - objective of the window alone): the window is paid for in any case."""
+    """(upper_bound - objective) / (upper_bound - objective of the window alone): the window is always paid for."""
     seconds: float
     solver: str
     level: float | None = None
     """For alpha = "max-min": the least utility of any client, kg, which comes first."""
     recommended: Recommendation | None = None
-    """What to train it with; None unless the plan was made with `auto=True`."""
+    """How to train it; None unless the plan was made with `auto=True`."""
 
     def __repr__(self) -> str:
         """Show the certificate, the emissions and the schedule in three lines."""
@@ -76,22 +76,22 @@ class Plan:
 
     @property
     def aggregator(self) -> str:
-        """What it is trained with unless told otherwise: what was recommended, else `echo`."""
+        """Return the default aggregator for training: the recommended one, else `echo`."""
         return DEFAULT_AGGREGATOR if self.recommended is None else self.recommended.aggregator
 
     @property
     def matrix(self) -> NDArray[np.bool_]:
-        """[client, slot], over the whole horizon; unpacked anew at each call."""
+        """Return the schedule [client, slot] over the whole horizon, unpacked at each call."""
         return np.unpackbits(self.packed, axis=1, count=self.problem.horizon).astype(bool)
 
     @property
     def status(self) -> str:
-        """`optimal` if the gap is at most 1e-9, else `within-gap`: feasible, and no more than the gap from the optimum."""
+        """Return `optimal` if the gap is at most 1e-9, else `within-gap`: feasible, and at most the gap from the optimum."""
         return "optimal" if self.gap <= OPTIMAL_GAP else "within-gap"
 
     @property
     def message(self) -> str:
-        """The status in a sentence."""
+        """Return the status as a sentence."""
         if self.status == "optimal":
             return "Optimal: no schedule within the budget has a larger objective."
         hints = {
@@ -102,41 +102,41 @@ class Plan:
 
     @property
     def before(self) -> int:
-        """How many slots come before the fine-tuning window."""
+        """Return the number of slots before the fine-tuning window."""
         return self.problem.rounds + self.end - self.problem.fine_tune
 
     @property
     def window(self) -> range:
-        """Slots of the fine-tuning window F(s), counted from 0."""
+        """Return the slots of the fine-tuning window F(s), counted from 0."""
         return range(self.before, self.problem.rounds + self.end)
 
     @property
     def ends_at(self) -> datetime:
-        """When the run is over."""
+        """Return when the run ends, UTC."""
         return self.problem.slot_start(self.problem.rounds + self.end)
 
     @cached_property
     def emissions(self) -> Emissions:
-        """Emissions by client and cause."""
+        """Return the emissions by client and cause, kg."""
         return emissions(self.problem, self.packed, self.end)
 
     @property
     def emissions_kg(self) -> float:
-        """All emissions of the plan: training, idle, server, network and evaluation, kg."""
+        """Return all emissions of the plan, kg: training, idle, server, network and evaluation."""
         return self.emissions.total_kg
 
     @cached_property
     def slots_per_client(self) -> NDArray[np.int64]:
-        """[client], slots in all, the window included."""
+        """Return the number of slots of each client [client], window included."""
         return np.asarray(np.bitwise_count(self.packed).sum(axis=1), dtype=np.int64)
 
     @cached_property
     def metrics(self) -> Metrics:
-        """What the schedule is like: participation, correlation, fairness."""
+        """Return the participation, correlation and fairness of the schedule."""
         return Metrics.of(self.packed, self.before, self.emissions.training_kg)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON; the file is whole or not there."""
+        """Write the plan as JSON; the file appears whole or not at all."""
         self._check_storable()
         from slackwater.planning.storage import save_plan
 
@@ -144,13 +144,13 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Read a plan back."""
+        """Return a plan read from a file."""
         from slackwater.planning.storage import load_plan
 
         return load_plan(Path(path))
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON holds it."""
+        """Return the plan in plain types for JSON."""
         self._check_storable()
         from slackwater.planning.storage import plan_to_dict
 
@@ -158,4 +158,4 @@ class Plan:
 
     def _check_storable(self) -> None:
         if self.problem.earned_kg is not None or self.problem.g_max_kg is not None:
-            raise ScenarioError("A plan for the rest of a run is not stored on its own; keep the state of the run.")
+            raise ScenarioError("A plan for the rest of a run cannot be saved on its own; keep the state of the run.")

@@ -1,4 +1,4 @@
-"""Plan a problem: one verb, three solvers, and the same problem with other settings."""
+"""Plan a problem with one of three solvers, and compare it under other settings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def plan(
             `Plan.recommended`.
 
     Raises:
-        InfeasibleError: No schedule fits; the error has the least budget that would do.
+        InfeasibleError: No schedule fits; the error has the least sufficient budget, kg.
     """
     if solver not in get_args(Solver):
         raise ScenarioError(f"solver must be one of {', '.join(get_args(Solver))}, not {solver!r}.")
@@ -71,7 +71,7 @@ def plan(
 
 
 def _certified(problem: Problem, found: Found, solver: str, began: float) -> Plan:
-    """The plan, with objective and emissions counted anew from the matrix."""
+    """Return the plan, with objective and emissions recomputed from the matrix."""
     utility, stage = found.stage.groups.utility, found.stage
     draft = Plan(
         problem=problem,
@@ -95,7 +95,7 @@ def _certified(problem: Problem, found: Found, solver: str, began: float) -> Pla
     window_alone = stage.value(np.zeros_like(stage.low))
     positive = int(np.count_nonzero(u > 0))
     worth, above = bound - window_alone, bound - total
-    if above <= _ROUNDING * abs(bound):  # where there is nothing to win, the rounding of the sums is no gap
+    if above <= _ROUNDING * abs(bound):  # where nothing can be gained, the rounding of the sums is no gap
         above = 0.0
     plan = Plan(
         problem=problem,
@@ -117,7 +117,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """One row: the settings, and what the best plan for them is like; None where there is no plan."""
+    """One row of a comparison: settings and the figures of their best plan; None where there is no plan."""
 
     alpha: Alpha
     slack: int
@@ -136,9 +136,9 @@ class WhatIf:
     rho_h: float | None
     """Heterogeneity of selection; inf if a client never trains before the window."""
     message: str
-    """The status in a sentence; of an infeasible row, the least budget that would do."""
+    """The status as a sentence; of an infeasible row, with the least sufficient budget."""
     g_max_kg: float
-    """The dearest client-slot of the horizon, from which utilities are counted; a longer slack may raise it."""
+    """The dearest client-slot of the horizon, the reference of utilities; a longer slack may raise it."""
     synthetic: bool
     """Whether any intensity is synthetic; every output says so."""
 
@@ -170,7 +170,7 @@ def compare(
         for alpha, slack, budget_kg in product(
             _distinct(alphas, problem.alpha), lengths, _distinct(budgets, problem.budget_kg)
         )
-    ]  # all before the first is planned: a bad setting should not be found after an hour
+    ]  # all are made before the first is planned, so that a bad setting fails at once
     return [_row(variant, solver, time_limit_s) for variant in variants]
 
 

@@ -21,7 +21,7 @@ from slackwater.units import energy_kwh, iso, utc
 
 Alpha = float | str
 ALPHA_ABOVE_MAX_MIN = 0.1
-"""Exponent of the objective above the max-min level where none is named: the paper's choice."""
+"""Default exponent of the objective above the max-min level: the paper's choice."""
 
 
 NOISE = 1e-11
@@ -31,7 +31,7 @@ NOISE = 1e-11
 def utilities(
     slots: NDArray[Any], spent_kg: NDArray[np.float64], g_max: float, base: NDArray[np.float64] | float = 0.0
 ) -> NDArray[np.float64]:
-    """u = base + sum of (g_max - g) over a client's slots, from their number and their cost."""
+    """Return u = base + sum of (g_max - g) over a client's slots, kg, from their number and their cost."""
     u = base + slots * g_max - spent_kg
     return np.where(u > NOISE * g_max, u, 0.0)
 
@@ -40,8 +40,9 @@ def utilities(
 class Utility:
     """f(u) of a client's u = sum of (g_max - g) over its slots; increasing and concave on the values u can take.
 
-    For `log`, f(0) = 0 and f(u) = lift + log(u / floor), with `floor` at most the least positive u and `lift` more than all logarithms of
-    a schedule can differ by: the sum of f then ranks first by how many clients have a positive utility, then by the log sum.
+    For `log`, f(0) = 0 and f(u) = lift + log(u / floor). `floor` is at most the least positive u, and `lift` exceeds
+    any difference between the log sums of two schedules. So the sum of f ranks first by the number of clients with a
+    positive utility, then by the log sum.
     """
 
     kind: str
@@ -51,7 +52,7 @@ class Utility:
 
     @classmethod
     def parse(cls, alpha: Alpha) -> Utility:
-        """From a number in (0, 1], "log", "max-min" or "max-min:<alpha>"."""
+        """Return the utility for a number in (0, 1], "log", "max-min" or "max-min:<alpha>"."""
         if isinstance(alpha, str):
             name, _, above = alpha.strip().lower().partition(":")
             if name == "log" and not above:
@@ -61,13 +62,13 @@ class Utility:
         return cls(kind="power", alpha=_exponent(alpha))
 
     def scaled(self, *, clients: int, least: float, largest: float) -> Utility:
-        """The same utility with the numbers that `log` needs: least positive and largest u that any client can have."""
+        """Return the utility with the scale that `log` needs: the least positive and the largest u of any client."""
         if self.kind != "log" or least <= 0:
             return self
         return Utility(kind="log", alpha=0.0, floor=least, lift=1.0 + clients * float(np.log(largest / least) + 1.0))
 
     def of(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """f(u), elementwise."""
+        """Return f(u), elementwise."""
         if self.kind != "log":
             return u if self.alpha == 1.0 else np.power(u, self.alpha)
         positive = u > 0
@@ -75,11 +76,23 @@ class Utility:
         return np.where(positive, self.lift + np.log(safe), 0.0)
 
     def slope(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """f'(u) for u > 0."""
+        """Return f'(u) for u > 0."""
         return 1.0 / u if self.kind == "log" else self.alpha * np.power(u, self.alpha - 1.0)
 
+    def conjugate(self, slope: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the maximum of f(u) - slope * u over u >= 0; for alpha = 1 the slope must be at least 1."""
+        if self.kind == "log":
+            return self.lift + np.maximum(-np.log(slope * self.floor) - 1.0, 0.0)
+        if self.alpha == 1.0:
+            return np.zeros_like(slope)
+        return (1.0 - self.alpha) * np.power(slope / self.alpha, self.alpha / (self.alpha - 1.0))
+
+    def peak(self, slope: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the u > 0 at which f has this slope; alpha must be below 1."""
+        return 1.0 / slope if self.kind == "log" else np.power(slope / self.alpha, 1.0 / (self.alpha - 1.0))
+
     def reported(self, total: float, positive: int) -> float:
-        """What the user calls the objective, from a sum of f over clients of which `positive` have u > 0."""
+        """Return the reported objective, from a sum of f over clients of which `positive` have u > 0."""
         return total if self.kind != "log" else total - positive * (self.lift - float(np.log(self.floor)))
 
 
@@ -96,7 +109,7 @@ def _exponent(alpha: object) -> float:
 
 
 RoundCause = Literal["training", "network", "evaluation"]
-"""What a client-slot is charged for beside the idle draw."""
+"""Causes for which a client-slot is charged, besides the idle draw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,7 +119,7 @@ class Costs:
     training_kwh: NDArray[np.float64]
     """[client], what the training of one round adds to the idle draw, PUE included."""
     network_kwh: NDArray[np.float64]
-    """[client], sending the model to the client and back in one round; 0 where that is not counted."""
+    """[client], sending the model to the client and back in one round; 0 if it is not counted."""
     evaluation_kwh: NDArray[np.float64]
     """[client], evaluating on the client in one round, PUE included."""
     energy_kwh: NDArray[np.float64] = field(init=False)
@@ -122,14 +135,14 @@ class Costs:
     available: NDArray[np.bool_]
     """[mask, slot], whether clients with this mask can train."""
     server_kg: NDArray[np.float64] | None = None
-    """[slot], charged once in each slot in which anyone trains; None where nothing is."""
+    """[slot], charged once in each slot in which anyone trains; None without a server."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "energy_kwh", self.training_kwh + self.network_kwh + self.evaluation_kwh)
 
     @property
     def round_kwh(self) -> dict[RoundCause, NDArray[np.float64]]:
-        """Return cause -> kWh of one round [client]; training always, the others where a client has any."""
+        """Return cause -> kWh of one round [client]; training always, the others if any client has them."""
         parts: dict[RoundCause, NDArray[np.float64]] = {"training": self.training_kwh}
         if self.network_kwh.any():
             parts["network"] = self.network_kwh
@@ -139,17 +152,17 @@ class Costs:
 
     @property
     def clients(self) -> int:
-        """How many clients there are."""
+        """Return the number of clients."""
         return len(self.row)
 
     @property
     def slots(self) -> int:
-        """Length of the horizon."""
+        """Return the length of the horizon in slots."""
         return int(self.intensity.shape[1])
 
     @property
     def g_max(self) -> float:
-        """The dearest client-slot of the horizon, kg: the paper's g_max, the same for every end time."""
+        """Return the dearest client-slot of the horizon, kg: the paper's g_max, the same for every end time."""
         peak = np.zeros(len(self.intensity))
         np.maximum.at(peak, self.row, self.energy_kwh)
         return float((peak * self.intensity.max(axis=1)).max())
@@ -161,12 +174,12 @@ class Costs:
         return (self.energy_kwh if kwh is None else kwh)[clients, None] * self.intensity[self.row[clients]]
 
     def idle_kg(self) -> NDArray[np.float64]:
-        """[slot], idle emissions of all clients together."""
+        """Return the idle emissions of all clients together [slot], kg."""
         per_row = np.bincount(self.row, weights=self.idle_kwh, minlength=len(self.intensity))
         return per_row @ self.intensity
 
     def can_train(self, clients: slice | NDArray[np.intp] = slice(None)) -> NDArray[np.bool_]:
-        """[client, slot], availability of some clients."""
+        """Return the availability of some clients [client, slot]."""
         return self.available[self.mask[clients]]
 
 
@@ -175,7 +188,7 @@ NETWORK_KWH_PER_GB = 0.01
 """Electricity of sending 1 GB over fixed networks. Aslan et al. (2018, doi:10.1111/jiec.12630) estimate 0.06 kWh/GB for
 2015, halving about every two years: 0.01 kWh/GB is that trend in 2020. docs/concepts/planning.md has its limits."""
 _WAYS = 2
-"""The model goes to a client and comes back."""
+"""The model is sent to a client and back."""
 _MB_PER_GB = 1000
 _MOST_MODEL_MB = 1e7
 _MINUTES_PER_HOUR = 60
@@ -183,7 +196,7 @@ _MINUTES_PER_HOUR = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """What runs beside the clients in every slot in which anyone trains."""
+    """The server, which runs in every slot in which anyone trains."""
 
     zone: str
     power_w: float
@@ -202,8 +215,8 @@ class Server:
 class Problem:
     """Which client trains in which slot, under a carbon budget: maximise sum_c (sum_t (g_max - g) a)^alpha.
 
-    The horizon is `rounds + slack` slots from `start`. The run ends after slot `rounds + s`, s in 0..slack; its last `fine_tune` slots are
-    the window F(s), in which everybody trains. Slots are counted from 0 in arrays; s is the paper's.
+    The horizon is `rounds + slack` slots from `start`. The run ends after slot `rounds + s`, s in 0..slack. Its last
+    `fine_tune` slots are the window F(s), in which all clients train. Slots are counted from 0 in arrays; s is the paper's.
     """
 
     clients: Sequence[Client] | Fleet
@@ -211,41 +224,41 @@ class Problem:
     rounds: int
     budget_kg: float
     slack: int | None = None
-    """Extra slots; None takes the `deadline`, or 0."""
+    """Extra slots. Default: from the `deadline`, or 0."""
     deadline: str | datetime | None = None
-    """Time by which the run must have ended; instead of slack."""
+    """Time by which the run must end; replaces `slack`."""
     fine_tune: int = 1
     recall: int = 0
-    """Everybody who can trains at least once in so many slots before the window, so that nobody is forgotten there; 0: not asked."""
+    """Slots before the window in which every available client trains at least once, so that none is forgotten; 0: off."""
     alpha: Alpha = 0.1
     """In (0, 1], or "log" (proportional fairness), or "max-min" ("max-min:0.5" names the alpha above the level)."""
     start: str | datetime | None = None
-    """Start of the first slot; None is the start of the traces."""
+    """Start of the first slot. Default: the start of the traces."""
     round_minutes: float | None = None
-    """Length of a round where it is shorter than a slot; None is the whole slot."""
+    """Length of a round if shorter than a slot. Default: the whole slot."""
     window: Window = "all"
-    """Whether an end time whose window meets an unavailable client is refused, or done by those who are there."""
+    """With "all", a window that meets an unavailable client is rejected; with "available", the others train in it."""
     max_parallel: int | None = None
-    """At most this many clients in a slot before the window."""
+    """Most clients in a slot before the window."""
     server: Server | None = None
     server_kg: ArrayLike | None = None
-    """[slot], kg charged in each slot in which anyone trains; instead of `server`."""
+    """[slot], kg charged in each slot in which anyone trains; replaces `server`."""
     model_mb: float | None = None
-    """Size of the model in MB (10^6 bytes), which is sent to a client and back in each of its slots; None: not counted."""
+    """Size of the model in MB (10^6 bytes), sent to a client and back in each of its slots; None: not counted."""
     network_kwh_per_gb: float = NETWORK_KWH_PER_GB
-    """Electricity of the network for a GB (10^9 bytes) sent; at the intensity of the client's zone, without PUE."""
+    """Energy of the network per GB (10^9 bytes) sent, at the intensity of the client's zone, without PUE."""
     evaluation_share: float = 0.0
-    """What evaluating on the clients draws, as a share of the energy of training."""
+    """Energy of evaluating on the clients, as a share of the energy of training."""
     available: ArrayLike | None = None
-    """[client, slot], False where a client cannot train, besides its own `unavailable` periods."""
+    """[client, slot], False where a client cannot train, in addition to its `unavailable` periods."""
     earned_kg: ArrayLike | None = None
     """[client], utility from slots trained before this horizon, the sum of their (g_max - g), kg: fairness counts the past."""
     trained_ago: ArrayLike | None = None
-    """[client], how many slots before this horizon each last trained, for `recall`; None is not in living memory."""
+    """[client], slots since each last trained before this horizon, for `recall`; None: long ago."""
     g_max_kg: float | None = None
-    """What utilities are counted from where this horizon is the rest of a longer one; None is its dearest client-slot."""
+    """Reference of utilities if this horizon is the rest of a longer one. Default: its dearest client-slot."""
     reported_by: Mapping[str, str] = field(default_factory=dict)
-    """`organisation` and `preparer`, as the emissions report names them; planning does not look at it."""
+    """`organisation` and `preparer` for the emissions report; planning ignores them."""
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -336,7 +349,7 @@ class Problem:
         )
 
     def with_settings(self, **settings: Any) -> Problem:
-        """The same problem with some settings changed (`budget_kg`, `alpha`, `slack`, `fine_tune`, ..).
+        """Return the problem with some settings changed (`budget_kg`, `alpha`, `slack`, `fine_tune`, ..).
 
         Slack and deadline replace each other.
         """
@@ -352,41 +365,41 @@ class Problem:
 
     @property
     def fleet(self) -> Fleet:
-        """The clients as columns."""
+        """Return the clients as columns."""
         assert isinstance(self.clients, Fleet)
         return self.clients
 
     @property
     def first_slot(self) -> datetime:
-        """Start of the first slot, aware UTC."""
+        """Return the start of the first slot, aware UTC."""
         assert isinstance(self.start, datetime)
         return self.start
 
     @property
     def horizon(self) -> int:
-        """Slots in all: rounds + slack."""
+        """Return the total number of slots: rounds + slack."""
         assert self.slack is not None
         return self.rounds + self.slack
 
     @property
     def slot_hours(self) -> float:
-        """Length of a slot."""
+        """Return the length of a slot, hours."""
         return self.traces.slot_minutes / _MINUTES_PER_HOUR
 
     @property
     def coupled(self) -> bool:
-        """Whether a constraint ties slots of different clients together, so that the knapsack structure is lost."""
+        """Return whether a constraint couples slots of different clients, so that the knapsack structure is lost."""
         limited = self.max_parallel is not None and self.max_parallel < len(self.fleet)
         return limited or self.costs.server_kg is not None
 
     @cached_property
     def utility(self) -> Utility:
-        """The fairness objective."""
+        """Return the fairness objective."""
         return Utility.parse(self.alpha)
 
     @cached_property
     def costs(self) -> Costs:
-        """Carbon cost of every client and slot of the horizon."""
+        """Return the carbon cost of every client and slot of the horizon."""
         fleet, hours = self.fleet, self.slot_hours
         traces = self.traces.window(self.first_slot, self.horizon)
         zones, which = np.unique(np.asarray(fleet.zone, dtype=str), return_inverse=True)
@@ -411,23 +424,23 @@ class Problem:
 
     @cached_property
     def g_max(self) -> float:
-        """The paper's g_max, kg: what is saved in a slot is counted from it."""
+        """Return the paper's g_max, kg, the reference of savings in a slot."""
         return self.costs.g_max if self.g_max_kg is None else self.g_max_kg
 
     @property
     def earned(self) -> NDArray[np.float64] | float:
-        """[client], utility from before this horizon, kg; 0 where there was nothing before."""
+        """Return the utility from before this horizon [client], kg; 0 if there is none."""
         return 0.0 if self.earned_kg is None else np.asarray(self.earned_kg, dtype=np.float64)
 
     def slot_start(self, slot: int) -> datetime:
-        """Start of a slot of the horizon (its end, for the number after the last)."""
+        """Return the start of a slot of the horizon; for the number after the last, its end."""
         return self.first_slot + timedelta(minutes=self.traces.slot_minutes * slot)
 
     def _check_overheads(self) -> None:
         if self.model_mb is not None and not (_is_number(self.model_mb) and 0 < self.model_mb <= _MOST_MODEL_MB):
             raise ScenarioError(
                 f"model_mb must be the size of the model in MB (10^6 bytes), above 0 and at most {_MOST_MODEL_MB:g}, not "
-                f"{self.model_mb!r}. Leave it out if the network is not to be counted."
+                f"{self.model_mb!r}. Leave it out to ignore the network."
             )
         for name in ("network_kwh_per_gb", "evaluation_share"):
             value = getattr(self, name)
@@ -443,8 +456,8 @@ class Problem:
                 )
             if self.coupled:
                 raise ScenarioError(
-                    "earned_kg is not supported together with max_parallel or a server: what ties clients together "
-                    "can only be planned from the start."
+                    "earned_kg is not supported together with max_parallel or a server: such a problem can only be "
+                    "planned from the start."
                 )
             object.__setattr__(self, "earned_kg", earned)
         if self.recall and self.coupled:
@@ -484,7 +497,7 @@ class Problem:
         return slots - self.rounds
 
     def _availability(self) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
-        """Distinct availabilities [mask, slot] over the horizon, and the mask of each client."""
+        """Return the distinct availabilities [mask, slot] over the horizon, and the mask of each client."""
         count, slots = len(self.fleet), self.horizon
         if self.available is not None:
             free = np.asarray(self.available, dtype=bool)
@@ -506,7 +519,7 @@ class Problem:
         return np.array(rows), mask
 
     def _free(self, client: int) -> NDArray[np.bool_]:
-        """[slot], when a client's own periods let it train."""
+        """Return when a client's own periods allow it to train [slot]."""
         periods = self.fleet.unavailable[client]
         try:
             return available_slots(periods, self.first_slot, self.horizon, self.traces.slot_minutes)
@@ -531,7 +544,7 @@ _NOT_SETTINGS = {
     "clients", "traces", "budget_kg", "server", "server_kg", "available", "earned_kg", "trained_ago", "g_max_kg", "reported_by",
 }  # fmt: skip
 SETTINGS = tuple(one.name for one in fields(Problem) if one.name not in _NOT_SETTINGS)
-"""Fields that are a key of the scenario file, of the same name and in plain types; the plan file stores them as they are."""
+"""Fields that are keys of the scenario file with the same name, in plain types; the plan file stores them unchanged."""
 
 
 def _whole(name: str, value: Any, least: int) -> int:

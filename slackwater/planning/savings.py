@@ -1,4 +1,4 @@
-"""What waiting for cleaner hours can save, whatever it does to the model (the paper's section III)."""
+"""Savings by waiting for cleaner hours, regardless of the effect on the model (the paper's section III)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MINUTES_PER_HOUR = 60
 
 
 def client_savings(g: NDArray[np.float64], hours: int, slacks: Sequence[int]) -> NDArray[np.float64]:
-    """Equation (3), [zone, slack]: the share of emissions saved by the cheapest `hours` slots of hours + slack.
+    """Return equation (3) [zone, slack]: the share of emissions saved by the cheapest `hours` slots of hours + slack.
 
     `g` is [zone, slot] from the start on, in any unit of emissions; `hours` and `slacks` count its slots. NaN where the
     first `hours` slots emit nothing: savings relative to zero are undefined, not 100 %.
@@ -28,7 +28,7 @@ def client_savings(g: NDArray[np.float64], hours: int, slacks: Sequence[int]) ->
 
 
 def group_savings(g: NDArray[np.float64], hours: int, slack: int) -> NDArray[np.float64]:
-    """The paper's Delta(N), [N - 1] for N = 1..zones: the N cleanest zones with slack against the N cleanest without.
+    """Return the paper's Delta(N) [N - 1], N = 1..zones: the N cleanest zones with slack against the N cleanest without.
 
     The two sets need not be the same zones. Arguments and NaN as in `client_savings`.
     """
@@ -38,18 +38,18 @@ def group_savings(g: NDArray[np.float64], hours: int, slack: int) -> NDArray[np.
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Spread:
-    """How a figure varies over the starts for which it is defined; NaN if there is none."""
+    """Statistics of a figure over the starts for which it is defined; NaN if there is none."""
 
     mean: NDArray[np.float64]
     std: NDArray[np.float64]
-    """Standard deviation of these starts themselves (divided by their number)."""
+    """Population standard deviation over these starts (divided by their number)."""
     q10: NDArray[np.float64]
     q90: NDArray[np.float64]
     defined: NDArray[np.int64]
-    """For how many starts the figure is defined: relative savings are not where the emissions without slack are 0."""
+    """Number of starts for which the figure is defined: relative savings are not where emissions without slack are 0."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; NaN is null."""
+        """Return the statistics for JSON, with NaN as null."""
         return {name: _plain(getattr(self, name)) for name in ("mean", "std", "q10", "q90", "defined")}
 
 
@@ -90,11 +90,11 @@ class SavingsStudy:
 
     @property
     def slack_hours(self) -> NDArray[np.float64]:
-        """[slack], the slack of each column of the heat map, hours."""
+        """Return the slack of each column of the heat map [slack], hours."""
         return np.arange(1, self.heat_map.shape[1] + 1) * self.slot_minutes / _MINUTES_PER_HOUR
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; NaN is null."""
+        """Return the study for JSON, with NaN as null."""
         return {
             "zones": list(self.zones),
             "hours": self.hours,
@@ -117,7 +117,7 @@ class SavingsStudy:
 def study(
     traces: Traces, *, hours: int = 100, slack: int = 236, starts: int = 100, seed: int = 0, power_w: float = 300.0
 ) -> SavingsStudy:
-    """Return what slack alone saves, by zone and by number of clients (section III of the paper).
+    """Return the savings of slack alone, by zone and by number of clients (section III of the paper).
 
     Args:
         traces: The intensity of the zones.
@@ -164,10 +164,10 @@ def study(
 
 
 def _cheapest(g: NDArray[np.float64], hours: int, slacks: Sequence[int]) -> NDArray[np.float64]:
-    """[zone, slack], the sum of the `hours` cheapest slots of the first hours + slack.
+    """Return the sum of the `hours` cheapest slots of the first hours + slack [zone, slack].
 
-    From one slack to the next only the new slots are sorted in. Summed in sorted order, the result never rises with the
-    slack, not even by rounding, and without slack the savings are exactly 0.
+    Each slack only sorts in its new slots. Summed in sorted order, the result never rises with the slack, not even by
+    rounding, and without slack the savings are exactly 0.
     """
     sums = np.empty((len(g), len(slacks)))
     kept, seen = np.sort(g[:, :hours], axis=1), hours
@@ -187,15 +187,15 @@ def _relative(waiting: NDArray[np.float64], fixed: NDArray[np.float64]) -> NDArr
 
 
 def _group(fixed: NDArray[np.float64], waiting: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Delta(N) from the zones' emissions: the N zones with the least sum are the N with the least each."""
+    """Return Delta(N) from the zones' emissions: the N zones with the least sum are the N with the least each."""
     return _relative(np.cumsum(np.sort(waiting)), np.cumsum(np.sort(fixed)))
 
 
 def _spread(values: NDArray[np.float64]) -> Spread:
-    """Over the starts of [start, figure]."""
+    """Return the statistics over the starts of [start, figure]."""
     mean, std, q10, q90 = np.full((4, values.shape[1]), np.nan)
     defined = np.count_nonzero(~np.isnan(values), axis=0)
-    for i in np.flatnonzero(defined):  # one by one: np.nanmean and its kin warn of columns without a value
+    for i in np.flatnonzero(defined):  # one by one: np.nanmean warns of columns without a value
         column = values[~np.isnan(values[:, i]), i]
         mean[i], std[i] = column.mean(), column.std()
         q10[i], q90[i] = np.quantile(column, [0.1, 0.9])
@@ -203,7 +203,7 @@ def _spread(values: NDArray[np.float64]) -> Spread:
 
 
 def _plain(values: NDArray[Any]) -> list[Any]:
-    """Nested lists with None for NaN, which JSON does not know."""
+    """Return nested lists with None for NaN, which JSON does not have."""
     plain = values.astype(object)
     plain[np.isnan(values)] = None
     nested: list[Any] = plain.tolist()

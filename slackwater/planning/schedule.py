@@ -1,4 +1,4 @@
-"""A schedule made elsewhere as a plan, and the baseline without slack: counted, not optimised."""
+"""Plans from a given schedule, and the baseline without slack: counted, not optimised."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ GIVEN = "given"
 
 
 def plan_from_matrix(problem: Problem, matrix: ArrayLike, *, end: int) -> Plan:
-    """The plan of a schedule [client, slot] over the whole horizon that ends at s = `end`.
+    """Return the plan of a schedule [client, slot] over the whole horizon that ends at s = `end`.
 
-    What the problem asks for is asked of it too: the window, availability, limits and the budget. Its bound is the
-    trivial one, so its gap says little.
+    The schedule must meet the problem's constraints: window, availability, limits and budget. Its bound is the trivial
+    one, so its gap says little.
     """
     began = time.perf_counter()
     chosen = _as_schedule(problem, matrix)
@@ -47,7 +47,7 @@ def plan_from_matrix(problem: Problem, matrix: ArrayLike, *, end: int) -> Plan:
 
 
 def unproved_plan(problem: Problem, packed: NDArray[np.uint8], *, end: int, solver: str, began: float) -> Plan:
-    """A plan whose bound costs nothing: everyone in every slot of the horizon. Nothing says that it is good."""
+    """Return a plan with a trivial bound: all clients in every slot of the horizon. It proves nothing about quality."""
     everyone = np.packbits(problem.costs.can_train(), axis=1)
     u = emissions(problem, packed, end).utility
     most = emissions(problem, everyone, problem.horizon - problem.rounds).utility
@@ -65,7 +65,7 @@ def unproved_plan(problem: Problem, packed: NDArray[np.uint8], *, end: int, solv
 
 
 def _objective(problem: Problem, u: NDArray[np.float64]) -> float:
-    """As the planner reports it: the sum of u^alpha, or of log u over the clients that have any."""
+    """Return the objective as the planner reports it: the sum of u^alpha, or of log u over clients with u > 0."""
     positive = u[u > 0]
     return math.fsum(np.log(positive) if problem.utility.kind == "log" else problem.utility.of(positive))
 
@@ -75,7 +75,7 @@ def _as_schedule(problem: Problem, matrix: ArrayLike) -> NDArray[np.bool_]:
         given = np.asarray(matrix)
     except ValueError:
         raise ScenarioError(
-            "The schedule's rows are not equally long. Give one row a client, one entry a slot."
+            "The schedule's rows differ in length. Give one row per client and one entry per slot."
         ) from None
     wanted = (len(problem.fleet), problem.horizon)
     if given.shape != wanted:
@@ -84,27 +84,27 @@ def _as_schedule(problem: Problem, matrix: ArrayLike) -> NDArray[np.bool_]:
             f"(rounds + slack), so give it as {wanted}."
         )
     if given.dtype != bool and not np.isin(given, (0, 1)).all():
-        raise ScenarioError("The schedule holds something else than 0 and 1 (or False and True).")
+        raise ScenarioError("The schedule must hold only 0 and 1 (or False and True).")
     return given.astype(bool)
 
 
 def _check_slots(problem: Problem, chosen: NDArray[np.bool_], before: int, stop: int) -> None:
-    """Nobody after the end, nobody who is not there, everybody in the window."""
+    """Raise if a client trains after the end or when unavailable, or does not train in the window."""
     there = problem.costs.can_train()
     if (late := _first(problem, chosen[:, stop:], stop)) is not None:
-        raise ScenarioError(f"{late}, but the run ends after {stop} slots. Choose a later end, or take that out.")
+        raise ScenarioError(f"{late}, but the run ends after {stop} slots. Choose a later end, or remove that slot.")
     if (absent := _first(problem, chosen & ~there, 0)) is not None:
         raise ScenarioError(f"{absent}, when it is not available.")
     wanted = there if problem.window == "available" else np.ones_like(there)
     if (missing := _first(problem, (wanted & ~chosen)[:, before:stop], before, verb="does not train")) is not None:
         raise ScenarioError(
-            f"{missing}, which is in the fine-tuning window (slots {before} to {stop - 1}), where everybody does. "
-            "Fill the window, or set fine_tune=0."
+            f"{missing}, which is in the fine-tuning window (slots {before} to {stop - 1}). All clients must train there: "
+            "fill the window, or set fine_tune=0."
         )
 
 
 def _check_limits(problem: Problem, earlier: NDArray[np.bool_]) -> None:
-    """Limits of each client, and of each slot, before the window."""
+    """Raise if a limit of a client or a slot is broken before the window."""
     fleet, most = problem.fleet, problem.max_parallel
     counts = earlier.sum(axis=1)
     wrong = np.flatnonzero((counts < fleet.min_slots) | (counts > fleet.max_slots))
@@ -130,7 +130,7 @@ def _check_limits(problem: Problem, earlier: NDArray[np.bool_]) -> None:
 
 
 def _first(problem: Problem, wrong: NDArray[np.bool_], offset: int, verb: str = "trains") -> str | None:
-    """The first client and slot of which something is wrong, as the beginning of a sentence."""
+    """Return the first wrong client and slot as the beginning of a sentence; None if there is none."""
     found = np.argwhere(wrong)
     if not len(found):
         return None
@@ -142,11 +142,10 @@ NO_SLACK = "no-slack"
 
 
 def no_slack_plan(problem: Problem) -> Plan:
-    """Everyone in slots 0 .. n-1, with n the most whole rounds that the budget pays, as far as the traces reach.
+    """Return the baseline: all clients in slots 0 .. n-1, with n the most whole rounds that budget and traces allow.
 
-    The rounds, slack, fine-tuning window and `max_parallel` of the problem do not matter; idle and server draw count,
-    and who is unavailable in a slot is not there. The plan's own problem has `rounds` = n and no window: its end is s =
-    0.
+    The problem's rounds, slack, fine-tuning window and `max_parallel` are ignored. Idle and server draw count, and
+    unavailable clients skip their slots. The plan's own problem has `rounds` = n and no window: its end is s = 0.
     """
     began = time.perf_counter()
     longest = _reach(problem)
@@ -162,9 +161,8 @@ def no_slack_plan(problem: Problem) -> Plan:
     if paid == 0:
         least = float(per_slot[0])
         raise InfeasibleError(
-            f"The budget of {problem.budget_kg:.6g} kg does not pay one round of all {len(problem.fleet)} clients: in "
-            "the "
-            f"first slot that costs {least:.6g} kg. Without slack there is no cheaper one; raise the budget to that.",
+            f"The budget of {problem.budget_kg:.6g} kg does not pay one round of all {len(problem.fleet)} clients: in the "
+            f"first slot it costs {least:.6g} kg. Without slack no cheaper slot can be chosen; raise budget_kg to that.",
             least_budget_kg=least,
         )
     slack = max(0, problem.horizon - paid)
@@ -175,7 +173,7 @@ def no_slack_plan(problem: Problem) -> Plan:
 
 
 def _reach(problem: Problem) -> int:
-    """Slots from the problem's start for which everything is known: the traces, and arrays given by slot."""
+    """Return the number of slots from the problem's start that the traces and all arrays by slot cover."""
     offset = (problem.first_slot - problem.traces.start).total_seconds() / 60 / problem.traces.slot_minutes
     reach = problem.traces.slots - round(offset)
     if problem.available is not None:

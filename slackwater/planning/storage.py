@@ -1,4 +1,4 @@
-"""Plans as JSON: readable when small, packed when large, and self-contained, so that training and reports need nothing else."""
+"""Plans as JSON: readable when small, packed when large, and self-contained for training and reports."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from slackwater.planning.problem import SETTINGS, Problem, Server
 from slackwater.units import iso, utc
 
 FORMAT = 2
-"""Raised when a file of this version could not be read by an older one.
+"""Format number, raised when an older version could not read the files of this one.
 
 2: network and evaluation, which an older version would leave out of the costs. Plans without them are still written as 1.
 """
 _FIRST_SETTINGS = ("rounds", "fine_tune", "alpha", "round_minutes", "window", "max_parallel")
-"""Every plan file has these. Settings that were added later keep their defaults when an older file is read."""
+"""Settings in every plan file. Settings added later keep their defaults when an older file is read."""
 _READABLE = 100_000
 """Arrays with more entries than this are packed."""
 LIMIT_VARIABLE = "SLACKWATER_MAX_PLAN_MB"
@@ -40,7 +40,7 @@ _MOST_MB = 2_000
 """A million clients over a year take 1,200."""
 _MOST_SLOTS = 10_000_000
 _HIGHEST = 1e30
-"""Of an intensity; costs that are given as such may be large, but their sum is finite."""
+"""Highest intensity, kg/kWh; costs given as an array may be large, but their sum must be finite."""
 _LONGEST_SAID = 300
 _LONGEST_SCENARIO = 10_000_000
 _CHUNK = 1 << 20
@@ -56,11 +56,11 @@ _DAMAGE = (
     zlib.error,
     DataError,
 )
-"""What comes of a plan in which something is not where it belongs. Errors of a problem's settings are ValueErrors."""
+"""Errors that a damaged plan causes. Errors of a problem's settings are ValueErrors."""
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """Everything about a plan, in plain types."""
+    """Return everything about a plan, in plain types."""
     problem, traces = plan.problem, plan.problem.traces
     small = len(problem.fleet) * problem.horizon <= _READABLE
     return {
@@ -130,10 +130,10 @@ def save_plan(plan: Plan, path: Path) -> None:
 
 
 def load_plan(path: Path) -> Plan:
-    """Read a plan that was saved; its emissions and metrics are counted anew.
+    """Return a saved plan, with its emissions and metrics recomputed.
 
     Raises:
-        SlackwaterError: The file is missing, damaged, something else than a plan, or too large when it is unpacked.
+        SlackwaterError: The file is missing, damaged, not a plan, or too large when unpacked.
     """
     most = most_bytes()
     try:
@@ -167,7 +167,7 @@ def load_plan(path: Path) -> Plan:
 
 
 def plan_from_dict(data: Any, source: str) -> Plan:
-    """The plan that `plan_to_dict` described; `source` is what errors call it."""
+    """Return the plan that `plan_to_dict` described; `source` names it in errors."""
     if not isinstance(data, dict) or "format" not in data:
         raise SlackwaterError(
             f"{source} is not a plan made by Slackwater: it has no format number. "
@@ -193,7 +193,7 @@ def plan_from_dict(data: Any, source: str) -> Plan:
 
 
 def most_bytes() -> int:
-    """Return how much memory a plan may take when it is unpacked, by $SLACKWATER_MAX_PLAN_MB."""
+    """Return how much memory a plan may take when unpacked, bytes, from $SLACKWATER_MAX_PLAN_MB."""
     text = os.environ.get(LIMIT_VARIABLE, "").strip() or str(_MOST_MB)
     if not (text.isascii() and text.isdigit() and len(text) < 10) or int(text) == 0:
         raise ScenarioError(f"{LIMIT_VARIABLE} is {text!r:.40}; give a whole number of megabytes, like {_MOST_MB}.")
@@ -203,7 +203,7 @@ def most_bytes() -> int:
 def _too_large(source: str, needed: int, most: int) -> SlackwaterError:
     return SlackwaterError(
         f"{source} would take {needed / _MB:,.0f} MB of memory, more than the {most // _MB:,} MB that a plan may take. If "
-        f"you know where it is from, allow more: {LIMIT_VARIABLE}={-(-needed // _MB)}"
+        f"you trust its source, allow more: {LIMIT_VARIABLE}={-(-needed // _MB)}"
     )
 
 
@@ -236,17 +236,17 @@ _COLUMNS = ("power_w", "idle_w", "pue", "energy_kwh", "min_slots", "max_slots")
 
 
 class _Unpacking:
-    """Unpacks the arrays of one plan, and adds up what they take.
+    """Unpacks the arrays of one plan, and adds up their memory.
 
-    Zeros are packed to a thousandth, so a file of some megabytes can claim to hold gigabytes. Every array has a shape that
-    follows from the rest of the plan, and is unpacked only if that is its own and if there is room for it.
+    Zeros are packed to a thousandth, so a file of some megabytes can unpack to gigabytes. The shape of every array
+    follows from the rest of the plan. An array is unpacked only if it has that shape and fits the limit.
     """
 
     def __init__(self, source: str, most: int) -> None:
         self._source, self._most, self._taken = source, most, 0
 
     def take(self, count: int) -> None:
-        """Count bytes; raise an error if that is too much for one plan."""
+        """Count bytes; raise an error if one plan takes too many."""
         self._taken += count
         if self._taken > self._most:
             raise _too_large(self._source, self._taken, self._most)
@@ -257,26 +257,26 @@ class _Unpacking:
             self.take(8 * math.prod(shape))
             found = np.array(data, dtype=np.float64)
             if found.shape != shape:
-                raise ValueError(f"an array of shape {found.shape} where {shape} belongs")
+                raise ValueError(f"an array of shape {found.shape} instead of {shape}")
             return found
         if not isinstance(data["dtype"], str) or tuple(data["shape"]) != shape:
-            raise ValueError(f"a packed array of shape {data['shape']!r:.40} where {shape} belongs")
+            raise ValueError(f"a packed array of shape {data['shape']!r:.40} instead of {shape}")
         dtype = np.dtype(data["dtype"])
         if dtype.kind not in "fiub":
-            raise ValueError(f"a packed array of {dtype} where numbers belong")
+            raise ValueError(f"a packed array of {dtype} instead of numbers")
         size = math.prod(shape) * dtype.itemsize
         self.take(size)
         unpacker = zlib.decompressobj()
         raw = unpacker.decompress(base64.b64decode(data["zlib"], validate=True), size + 1)
         if len(raw) != size or not unpacker.eof:
-            raise ValueError(f"a packed array has another length than the {size:,} bytes of its shape")
+            raise ValueError(f"a packed array does not have the {size:,} bytes of its shape")
         return np.frombuffer(raw, dtype=dtype).reshape(shape)
 
     def bits(self, data: Any, rows: int, slots: int) -> NDArray[np.uint8]:
         """Return [row, ceil(slots / 8)], eight slots in a byte."""
         found = self.array(data, (rows, (slots + 7) // 8))
         if found.dtype != np.uint8 and (isinstance(data, dict) or not np.isin(found, range(256)).all()):
-            raise ValueError("an array of other numbers where bits belong")
+            raise ValueError("an array of other numbers instead of bits")
         return found.astype(np.uint8, copy=False)
 
 
@@ -304,8 +304,8 @@ def _plan(data: dict[str, Any], unpacking: _Unpacking) -> Plan:
     fleet = _fleet(data["clients"], unpacking)
     horizon = _whole(settings, "rounds", least=1) + _whole(settings, "slack")
     if len(data.get("slot_starts", range(horizon))) != horizon:
-        raise ValueError(f"{len(data['slot_starts']):,} slots are listed where rounds and slack make {horizon:,}")
-    # For every kind of availability there is a row of its own.
+        raise ValueError(f"{len(data['slot_starts']):,} slots are listed, but rounds and slack make {horizon:,}")
+    # Each distinct availability has its own row.
     unpacking.take(horizon * len(set(fleet.unavailable.values())))
     matrix = data["matrix"]
     if isinstance(matrix, dict):
@@ -331,7 +331,7 @@ def _plan(data: dict[str, Any], unpacking: _Unpacking) -> Plan:
         seconds=_number(data, "seconds"),
         solver=data["solver"],
         level=None if data["level"] is None else _number(data, "level"),
-        recommended=_recommendation(data.get("recommended")),  # plans made before there was one have none
+        recommended=_recommendation(data.get("recommended")),  # older plans have none
     )
 
 
@@ -414,7 +414,7 @@ def _recommendation(data: Any) -> Recommendation | None:
     if data is None:
         return None
     if not isinstance(data["settings"], dict):
-        raise TypeError(f"what is recommended is {data['settings']!r:.40}, not settings by name")
+        raise TypeError(f"the recommended settings are {data['settings']!r:.40}, not settings by name")
     json.dumps(data["settings"], allow_nan=False)
     return Recommendation(
         aggregator=_text(data, "aggregator"),
@@ -425,7 +425,7 @@ def _recommendation(data: Any) -> Recommendation | None:
 
 
 def _array(values: NDArray[Any]) -> Any:
-    """A list, or a packed array where that would be long."""
+    """Return a list, or a packed array if the list would be long."""
     return values.tolist() if values.size <= _READABLE else _packed(values)
 
 

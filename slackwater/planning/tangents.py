@@ -7,8 +7,8 @@ above what any schedule attains. With reach(n) the utility of a client's n best 
 
 holds for every schedule with n slots. For n >= m it is weaker than the tangent. For n < m, u is at most reach(n), where
 the tangent is above f by at least b (m - n): that distance is convex in u, 0 at p and b at reach(m-1), and the steps of
-reach are no smaller towards 0 slots. With p = reach(m) the cut meets f at both m - 1 and m slots. *Measured*, 7 clients x
-53 slots, 3 at once, a server: HiGHS closes the gap in 30 nodes (3 s); with tangents alone 0.05 % are left after 60,000.
+reach do not shrink towards 0 slots. With p = reach(m) the cut meets f at both m - 1 and m slots. *Measured*, 7 clients x
+53 slots, 3 at once, a server: HiGHS closes the gap in 30 nodes (3 s); with tangents alone 0.05 % remain after 60,000.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _HALF = 0.5
 _TIGHTEN = 2e-9
 _RELAXATIONS = 12
 _NEAR = (0.001, 0.004, 0.015, 0.06)
-"""Relative distances from the relaxed optimum at which tangents are added beforehand: the whole optimum is not far."""
+"""Relative distances from the relaxed optimum at which tangents are added in advance: the integer optimum is near."""
 
 
 class Rows:
-    """Who trains in which slot, under everything but the objective. Costs and utilities are in units of g_max."""
+    """The MILP without an objective: who trains in which slot. Costs and utilities are in units of g_max."""
 
     def __init__(self, cells: Cells, *, budget: bool = True) -> None:
         self.cells, self.scale = cells, cells.stage.groups.g_max or 1.0
@@ -67,36 +67,36 @@ class Rows:
                 model.row([own], [1.0], low, high)
 
     def tighten(self) -> None:
-        """Lower the budget a little: a solution was within it only by the tolerance of HiGHS."""
+        """Lower the budget a little, because a solution kept it only within the tolerance of HiGHS."""
         self.room -= _TIGHTEN * max(abs(self.room), 1.0)
         self.model.limit(self.budget, self.room)
 
     def drop_one(self, matrix: NDArray[np.bool_]) -> None:
-        """Cut off a schedule that is too dear, and all that contain it."""
+        """Cut off a schedule over the budget, and all that contain it."""
         chosen = self.x[matrix[self.client, self.slot]]
         self.model.row([chosen], [1.0], -INFINITE, len(chosen) - 1.0)
 
     def add_one(self, matrix: NDArray[np.bool_]) -> None:
-        """Cut off a schedule of too little utility, and all with no other client-slot that is worth anything."""
+        """Cut off a schedule of too little utility, and all without a further client-slot of value."""
         other = ~matrix & (self.cells.d > 0)
         self.model.row([self.x[other[self.client, self.slot]]], [1.0], 1.0, INFINITE)
 
     def matrix(self, columns: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """The schedule in a solution."""
+        """Return the schedule of a solution [client, slot]."""
         matrix = np.zeros(self.cells.open.shape, dtype=bool)
         matrix[self.client, self.slot] = columns[self.x] > _HALF
         return matrix
 
     def columns(self, matrix: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """A schedule as a solution to start from."""
+        """Return a schedule as a solution to start from."""
         return np.concatenate([matrix[self.client, self.slot], matrix[:, self.paid].any(axis=0)]).astype(float)
 
 
 class Fair(Rows):
-    """With the utilities: maximise their sum of f, their least, or how many are positive.
+    """The MILP with utilities: maximise their sum of f, their minimum, or the number of positive ones.
 
     f is scaled to F(v) = (v^alpha - 1) / alpha, v = u / g_max, which is log v for alpha = 0: well-conditioned for all.
-    `least` [client], kg, is what every client's utility must reach.
+    `least` [client], kg, is the utility that every client must reach.
     """
 
     def __init__(self, cells: Cells, *, least: ArrayLike = 0.0) -> None:
@@ -113,7 +113,7 @@ class Fair(Rows):
         floor = np.broadcast_to(np.asarray(least, float), (len(self.reach),)) * (1 - _VIOLATED) / self.scale
         lowest = [min(float(floor[c]), self.reach[c][-1]) for c in self.active]
         fewest = [int(np.searchsorted(self.reach[c], low)) for c, low in zip(self.active, lowest, strict=True)]
-        # The logarithm needs a first slot; how many can have one together is decided before (`for_positive`).
+        # The logarithm needs a first slot; `for_positive` finds before how many clients can have one together.
         self.barred = np.array([self.log and cells.base[c] <= 0 for c in self.active], dtype=bool)
         top = [self.reach[c][-1] for c in self.active]
         self.u = model.columns(len(self.active), lowest, top)
@@ -136,23 +136,23 @@ class Fair(Rows):
         self.idle_level = float(cells.base[rest].min(initial=np.inf))
 
     def f(self, v: float | NDArray[np.float64]) -> float | NDArray[np.float64]:
-        """F(v)."""
+        """Return F(v)."""
         return np.log(v) if self.log else (v**self.alpha - 1) / self.alpha
 
     @property
     def unit(self) -> float:
-        """What 1 of the sum of F is worth in the sum of f."""
+        """Return the value of 1 of the sum of F in the sum of f."""
         return 1.0 if self.log else float(self.alpha * self.scale**self.alpha)
 
     def offset(self, positive: int) -> float:
-        """The sum of f where the sum of F over the clients with positive utility is 0."""
+        """Return the sum of f at which the sum of F over clients with positive utility is 0."""
         utility = self.cells.utility
         if self.log:
             return self.constant + positive * (utility.lift + math.log(self.scale / utility.floor))
         return self.constant + len(self.active) * float(self.scale**self.alpha)
 
     def for_value(self, positive: int, at_least: float = -INFINITE) -> None:
-        """Maximise the sum of F, with this many active clients positive; sums below `at_least` are of no interest."""
+        """Maximise the sum of F, with this many active clients positive; exclude sums below `at_least`."""
         if self.barred.any():
             self.model.row([self.p], [1.0], positive, positive)
         if at_least > -INFINITE:
@@ -172,7 +172,7 @@ class Fair(Rows):
         self.least = least
 
     def start(self, matrix: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """A schedule as a solution of all columns."""
+        """Return a schedule as a solution of all columns."""
         u = self.cells.utilities(matrix)[self.active] / self.scale
         n = (matrix & (self.cells.d > 0))[self.active].sum(axis=1)
         p = np.where(self.barred, n > 0, True)
@@ -183,14 +183,14 @@ class Fair(Rows):
         return np.concatenate(parts)
 
     def first_cuts(self) -> None:
-        """Cuts at a few counts of slots, more where they are few."""
+        """Add cuts at a few counts of slots, denser at low counts."""
         for i, c in enumerate(self.active):
             last = len(self.reach[c]) - 1
             counts = {*range(min(7, last + 1)), *np.geomspace(1, last, 10).astype(int).tolist()}
             self.cut(i, [self.reach[c][m] for m in sorted(counts)])
 
     def cut(self, i: int, points: Iterable[float], *, plain: bool = False) -> bool:
-        """Add cuts of the i-th active client at these utilities; whether any was new. `plain` adds the bare tangent too."""
+        """Add cuts of the i-th active client at these utilities, with `plain` also the tangent; return whether any was new."""
         new = False
         for point in points:
             key = (i, float(f"{point:.13g}"))
@@ -207,7 +207,7 @@ class Fair(Rows):
         return new
 
     def cut_at(self, columns: NDArray[np.float64]) -> bool:
-        """Cut off a solution whose z are above F(u); whether any of them was, and a new cut could be made."""
+        """Cut off a solution whose z exceed F(u); return whether a new cut was made."""
         new = False
         u, n, z, p = columns[self.u], np.rint(columns[self.n]), columns[self.z], columns[self.p]
         for i in range(len(self.active)):
@@ -216,9 +216,9 @@ class Fair(Rows):
         return new
 
     def relax(self, deadline: float) -> float:
-        """Return the bound of the relaxation, cut where it is above the utilities; leave more cuts near its optimum.
+        """Return the bound of the relaxation, cut where it exceeds the utilities; add more cuts near its optimum.
 
-        All relaxations together have until `deadline`, a time of `time.perf_counter`.
+        All relaxations together end by `deadline`, a time of `time.perf_counter`.
         """
         bound = math.inf
         u = np.zeros(len(self.active))
@@ -246,7 +246,7 @@ class Fair(Rows):
         return bound
 
     def _strength(self, i: int, point: float) -> tuple[float, int]:
-        """b and m of the cut at a point."""
+        """Return b and m of the cut at a point."""
         reach = self.reach[self.active[i]]
         m = int(np.searchsorted(reach, point * (1 - 1e-12)))  # a point kept in `points` has 13 digits
         if m < (2 if self.barred[i] else 1) or m == len(reach):
@@ -255,6 +255,6 @@ class Fair(Rows):
         return max(float(self.f(point) - self.f(below)) + point ** (self.alpha - 1) * (below - point), 0.0), m
 
     def _above(self, i: int, point: float, u: float, n: float) -> float:
-        """The right-hand side of a cut, for a client that is positive."""
+        """Return the right-hand side of a cut, for a client with positive utility."""
         b, m = self._strength(i, point)
         return float(self.f(point)) + float(point ** (self.alpha - 1)) * (u - point) + b * (n - m)

@@ -1,10 +1,10 @@
-"""Ties between schedules of clients that are tied together: more slots, then less carbon, then the earlier end.
+"""Ties between schedules of a coupled problem: more slots, then less carbon, then the earlier end.
 
-Once the best objective is proved, each end time whose bound reaches it is asked for its most slots, and least carbon with
-them, at that objective. Client-slots whose reduced cost rules out a tie are fixed first (*measured*, 7 clients x 100 to 150
-slots, 3 at once: 17 to 216 of about 1,000 are left).
-HiGHS keeps rows to 1e-9 and objectives tie to 1e-12, so each answer is counted anew. One that is no tie after all is cut
-off, with all that must be as bad, and HiGHS is asked again.
+Once the best objective is proved, each end time whose bound reaches it is solved for its most slots, and least carbon
+with them, at that objective. Client-slots whose reduced cost rules out a tie are fixed first (*measured*, 7 clients x
+100 to 150 slots, 3 at once: 17 to 216 of about 1,000 remain).
+HiGHS keeps rows to 1e-9 and objectives tie to 1e-12, so each answer is recomputed. One that is no tie is cut off, with
+all that must be as bad, and HiGHS solves again.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from slackwater.planning.tangents import Fair
 
 logger = logging.getLogger(__name__)
 _BELOW = 2e-9
-"""How far below the best sum of F the row that asks for it is: what HiGHS may be off by must not cost a tie."""
+"""Margin of the row that requires the best sum of F: the error of HiGHS must not cost a tie."""
 _BEHIND = 1e-6
-"""How far behind the best, in slots, a schedule may be in the row that leaves out what cannot be ahead."""
+"""Margin, in slots, of the row that excludes schedules that cannot be ahead of the best."""
 _SURE = 1e-6
-"""By how much a reduced cost must rule out a tie: what many columns, each dual-feasible to 1e-9, may add up to."""
+"""Margin by which a reduced cost must rule out a tie: the possible sum over many columns, each dual-feasible to 1e-9."""
 _SLOT = 1000.0
-"""Of a slot in the objective. All carbon together counts half as much, so that little of it is still told apart."""
+"""Weight of a slot in the objective. All carbon together counts half as much, so that small differences still show."""
 _GAP = 5e-8
 _PATIENCE = 20
-"""So many answers over the budget are cut off one by one; then the budget is lowered a little, as there may be no end."""
+"""Answers over the budget that are cut off one by one; then the budget is lowered a little, as there may be many."""
 _MOST_ASKED = 100
 
 
 class Ties:
-    """One end time: its most slots, and least carbon with them, at the best objective.
+    """The ties of one end time: its most slots, and least carbon with them, at the best objective.
 
-    `positive` is, for the logarithm, how many active clients can have a positive utility together, `points` where cuts are.
+    For the logarithm, `positive` is how many active clients can have a positive utility together. `points` are the cuts.
     """
 
     def __init__(self, own: Candidate, best: Candidate, positive: int, points: Iterable[tuple[int, float]]) -> None:
@@ -53,7 +53,7 @@ class Ties:
                 model.cut(i, [point], plain=True)
 
     def best_by(self, deadline: float) -> Candidate:
-        """The best, of this end time and what was known; if time runs out, of what was found until then."""
+        """Return the best of this end time and the known schedules; if time runs out, of those found until then."""
         model, known = self.model, self.own.ties(self.best)
         if len(model.active) and not self._fix(deadline - time.perf_counter()) and not known:
             return self.best
@@ -75,7 +75,7 @@ class Ties:
         return self.best
 
     def _fix(self, seconds: float) -> bool:
-        """Fix the client-slots with which, or without which, the relaxation stays below a tie. Whether any may be left."""
+        """Fix client-slots with which, or without which, the relaxation stays below a tie; return whether a tie may exist."""
         model = self.model
         outcome = model.model.solve(seconds=seconds, relaxed=True)
         if outcome.infeasible:
@@ -89,7 +89,7 @@ class Ties:
         return True
 
     def _ahead(self, most: float) -> float:
-        """The least weight with which a schedule can rank before the best."""
+        """Return the least weight with which a schedule can rank before the best."""
         stage, best = self.cells.stage, self.best.rank
         slots = best.slots - stage.window_slots
         kg = best.kg - stage.window_kg - stage.idle_kg
@@ -98,7 +98,7 @@ class Ties:
         return slots - min(max(kg, 0.0) / self.model.scale / most, 1.0) / 2 - _BEHIND
 
     def _tie(self, columns: NDArray[np.float64], asked: int) -> bool:
-        """Take a solution if it is a tie, else cut it off; whether it was."""
+        """Take a solution if it is a tie, else cut it off; return whether it was one."""
         model = self.model
         matrix = model.matrix(columns)
         if not self.cells.allows(matrix):
@@ -118,7 +118,7 @@ class Ties:
 
 
 def optimistic(cells: Cells) -> Rank:
-    """No schedule of this end time ranks before this one, whatever its objective: the cheapest client-slots, as many as fit."""
+    """Return a rank that no schedule of this end time exceeds, at any objective: the cheapest client-slots, as many as fit."""
     stage, there = cells.stage, cells.open
     most = min(
         int(np.minimum(cells.high, there.sum(axis=1)).sum()), int(np.minimum(cells.parallel, there.sum(axis=0)).sum())

@@ -1,4 +1,4 @@
-"""Back-tests: past runs decided on the forecasts of their time, settled with the actuals, beside perfect foresight."""
+"""Back-tests: past runs decided with the forecasts of their time, settled with actuals, against perfect foresight."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from slackwater.planning.planner import plan
 from slackwater.planning.problem import Problem, utilities
 from slackwater.replanning.controller import Controller, Step
 from slackwater.replanning.remaining import NoForecastError
-from slackwater.replanning.reserve import Replay, replay
+from slackwater.replanning.reserve import PastPlans, past_plans
 from slackwater.replanning.run_state import Settings, State
 from slackwater.units import iso
 
 
 class Reversed:
-    """The truth mirrored: the cleanest hour of a zone is called its dirtiest."""
+    """A forecast that mirrors the truth: the cleanest hour of a zone is called its dirtiest."""
 
     name = "reversed"
 
@@ -39,14 +39,14 @@ class Reversed:
         self.oracle = Oracle(truth)
 
     def forecast(self, history: Traces, slots: int) -> Forecast:
-        """Mirrored between the least and the largest of the coming slots."""
+        """Return the truth mirrored between the least and the largest value of the coming slots."""
         true = self.oracle.forecast(history, slots)
         mirrored = true.mean.max(axis=1, keepdims=True) + true.mean.min(axis=1, keepdims=True) - true.mean
         return _sure_of(true, mirrored, self.name)
 
 
 class Scaled:
-    """The truth times a factor: twice as dirty, or half."""
+    """A forecast that multiplies the truth by a factor, such as 2 or 0.5."""
 
     def __init__(self, truth: Traces, *, factor: float, name: str) -> None:
         self.oracle = Oracle(truth)
@@ -54,13 +54,13 @@ class Scaled:
         self.name = name
 
     def forecast(self, history: Traces, slots: int) -> Forecast:
-        """All values times the factor."""
+        """Return the truth times the factor."""
         true = self.oracle.forecast(history, slots)
         return _sure_of(true, self.factor * true.mean, self.name)
 
 
 class Constant:
-    """One value for all zones and hours: there seems nothing to choose."""
+    """A forecast of one value for all zones and hours, so that no slot looks better."""
 
     name = "constant"
 
@@ -68,18 +68,18 @@ class Constant:
         self.oracle = Oracle(truth)
 
     def forecast(self, history: Traces, slots: int) -> Forecast:
-        """The mean of the last known slot over the zones."""
+        """Return the mean of the last known slot over the zones."""
         true = self.oracle.forecast(history, slots)
         return _sure_of(true, np.full_like(true.mean, history.intensity[:, -1].mean()), self.name)
 
 
 class Missing:
-    """Nothing comes."""
+    """A forecast that never arrives."""
 
     name = "missing"
 
     def forecast(self, history: Traces, slots: int) -> Forecast:
-        """Never a forecast."""
+        """Raise `NoForecastError`."""
         raise NoForecastError(f"There is no forecast of the {slots} slots after {history.end:%Y-%m-%d %H:%M}Z.")
 
 
@@ -87,7 +87,7 @@ ADVERSARIAL = ("reversed", "doubled", "halved", "constant", "missing")
 
 
 def adversary(name: str, truth: Traces) -> Reversed | Scaled | Constant | Missing:
-    """A forecaster that is wrong in the way its name says."""
+    """Return a forecaster that is wrong in the way its name says."""
     if name == "reversed":
         return Reversed(truth)
     if name == "doubled":
@@ -98,11 +98,11 @@ def adversary(name: str, truth: Traces) -> Reversed | Scaled | Constant | Missin
         return Constant(truth)
     if name == "missing":
         return Missing()
-    raise ScenarioError(f"There is no adversarial forecast {name!r}. There are {', '.join(ADVERSARIAL)}.")
+    raise ScenarioError(f"There is no adversarial forecast {name!r}. Choose one of {', '.join(ADVERSARIAL)}.")
 
 
 def _sure_of(true: Forecast, mean: np.ndarray[tuple[int, int], np.dtype[np.float64]], name: str) -> Forecast:
-    """The wrong values with an interval of no width: wrong, and sure of it."""
+    """Return wrong values with an interval of zero width: wrong and certain."""
     return replace(true, mean=mean, low=mean, high=mean, source=name)
 
 
@@ -113,26 +113,26 @@ _HOUR_S = 3600
 def backtest_forecaster(
     name: str, truth: Traces, archive: ForecastArchive | None = None, *, lag: int = 0
 ) -> Forecaster:
-    """Return the forecaster of a name: `file` repeats what the provider issued, `blend` corrects and continues it.
+    """Return the forecaster of a name: `file` repeats the provider's forecasts, `blend` corrects and continues them.
 
-    `lag` is how many slots actuals are late: what the provider issued in them is known to the blend.
+    `lag` is the delay of actuals in slots; the blend knows what the provider issued in them.
     """
     if name in ADVERSARIAL:
         return adversary(name, truth)
     if name == FILE:
         if archive is None:
-            raise ScenarioError(f"The forecast {name!r} needs what the provider issued: give --forecasts FOLDER.")
+            raise ScenarioError(f"The forecast {name!r} needs the provider's forecasts: give --forecasts FOLDER.")
         return archive
     if name == BLEND:
         return Blend(archive, lag_hours=lag * truth.slot_minutes // 60)
     if name not in forecaster_names():
         known = ", ".join([*forecaster_names(), FILE, *ADVERSARIAL])
-        raise ScenarioError(f"There is no forecast {name!r}. Known are {known}.")
+        raise ScenarioError(f"There is no forecast {name!r}. Choose one of {known}.")
     return forecaster(name, truth=truth) if name in NEED_TRUTH else forecaster(name)
 
 
 def first_issue(forecaster: Forecaster) -> datetime | None:
-    """When a provider had issued something for every zone it forecasts; None where the forecaster asks no provider."""
+    """Return when a provider had issued a forecast for each of its zones; None for forecasters without a provider."""
     archive = forecaster if isinstance(forecaster, ForecastArchive) else getattr(forecaster, "archive", None)
     if not isinstance(archive, ForecastArchive):
         return None
@@ -141,7 +141,7 @@ def first_issue(forecaster: Forecaster) -> datetime | None:
 
 
 def archive_actuals(archive: ForecastArchive, zones: Sequence[str]) -> Traces:
-    """The actuals of an archive over the time that all zones share."""
+    """Return the actuals of an archive over the time that all zones share."""
     rows = [archive.actuals[zone] for zone in zones]
     start, end = max(row.start for row in rows), min(row.end for row in rows)
     if start >= end:
@@ -157,38 +157,38 @@ def archive_actuals(archive: ForecastArchive, zones: Sequence[str]) -> Traces:
 
 
 WARM_UP_DAYS = 14
-"""Actuals before the first start of a series of back-tests: forecasts and bounds need a past."""
+"""Days of actuals before the first start of a series of back-tests: forecasts and bounds need a past."""
 _MINUTES_PER_DAY = 1440
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Backtest:
-    """What one run came to."""
+    """The result of one back-tested run."""
 
     start: datetime
     forecast: str
     replan_slots: int | None
     budget_kg: float
     planned_kg: float
-    """What the first plan expected to emit."""
+    """Emissions that the first plan expected."""
     first_plan_kg: float
-    """What the first plan would have emitted, followed to the letter."""
+    """Emissions if the first plan had been followed exactly."""
     realised_kg: float
     slots: int
-    """Client-slots trained, the window's included."""
+    """Client-slots trained, window included."""
     objective: float
-    """The paper's, of what was trained, with actual intensity and the horizon's actual g_max."""
+    """The paper's objective of the trained slots, with actual intensity and the horizon's actual g_max."""
     oracle_objective: float
     oracle_slots: int
     oracle_kg: float
     share: float
-    """Of the oracle's objective; for alpha = "log" the geometric mean of the clients' shares of utility."""
+    """Share of the oracle's objective; for alpha = "log" the geometric mean of the clients' shares of utility."""
     breaches: int
-    """Slots that emitted more than they were held at."""
+    """Slots that emitted more than the upper bound charged for them."""
     window: str
-    """`kept`, `moved`, `shortened` or `dropped`, the worst of what happened to it while it was due."""
+    """`kept`, `moved`, `shortened` or `dropped`: the worst that happened to the window."""
     stop: int
-    """Slots that the run lasted."""
+    """Length of the run in slots."""
     messages: tuple[str, ...]
     seconds: float
     trained: NDArray[np.bool_]
@@ -196,17 +196,17 @@ class Backtest:
 
     @property
     def overspend_kg(self) -> float:
-        """What was emitted beyond the budget; 0 where that is rounding."""
+        """Return the emissions beyond the budget, kg; 0 if that is rounding."""
         over = self.realised_kg - self.budget_kg
         return over if over > self.budget_kg * BUDGET_ROUNDING else 0.0
 
     @property
     def unused(self) -> float:
-        """Share of the budget that was left."""
+        """Return the share of the budget that was not used."""
         return max(0.0, 1 - self.realised_kg / self.budget_kg)
 
     def row(self) -> dict[str, object]:
-        """As a line of a table."""
+        """Return the figures as a row of a table."""
         return {
             "start": iso(self.start),
             "forecast": self.forecast,
@@ -239,12 +239,13 @@ def backtest(
     lag: int = 1,
     oracle: Plan | None = None,
     label: str | None = None,
-    replayed: Replay | None = None,
+    replayed: PastPlans | None = None,
 ) -> Backtest:
-    """Run a problem slot by slot. Its traces are only used to settle, and by the oracle; the run sees `actuals` as they come.
+    """Run a problem slot by slot and return the result.
 
-    The actual of a slot is known `lag` slots after its end: with 1, when slot t is decided, those before t - 1. `label` is
-    what the forecast is called in the result. `replayed` is what `replay_before` gave, where it was asked already.
+    Only settling and the oracle use the problem's traces; the run sees `actuals` as they become known. `lag` is how many
+    slots after its end the actual of a slot is known: with 1, slot t is decided on those before t - 1. `label` names the
+    forecast in the result. `replayed` is the result of `past_plans_before`, if already computed.
     """
     if lag < 0:
         raise ScenarioError(f"lag is {lag}; actuals cannot be known before their slot has ended (0).")
@@ -252,8 +253,8 @@ def backtest(
     settings = settings or Settings()
     best = oracle or plan(problem)
     if replayed is None and settings.reserve:
-        replayed = replay_before(problem, actuals, forecaster, lag=lag)
-    asked = blind(problem)
+        replayed = past_plans_before(problem, actuals, forecaster, lag=lag)
+    asked = without_intensity(problem)
     controller = Controller(asked, settings, State.initial(asked, replayed))
     steps: list[Step] = []
     forecast, first_plan_kg = None, math.nan
@@ -268,11 +269,13 @@ def backtest(
     return _settled(problem, label or forecaster.name, settings, controller, steps, best, first_plan_kg, seconds)
 
 
-def replay_before(problem: Problem, actuals: Traces, forecaster: Forecaster, *, lag: int = 1) -> Replay | None:
-    """How far plans of the time before a run fell short, from what is known when it begins."""
+def past_plans_before(problem: Problem, actuals: Traces, forecaster: Forecaster, *, lag: int = 1) -> PastPlans | None:
+    """Return how far plans before a run fell short, by what is known when it begins; None with too few plans."""
     known = _until(actuals, problem.slot_start(-lag))
     slots = _slots_to_ask(problem, known, actuals)
-    return replay(blind(problem), known, forecaster, slots=slots, lag=lag, since=first_issue(forecaster))
+    return past_plans(
+        without_intensity(problem), known, forecaster, slots=slots, lag=lag, since=first_issue(forecaster)
+    )
 
 
 def first_plan(
@@ -282,23 +285,23 @@ def first_plan(
     settings: Settings,
     *,
     lag: int = 1,
-    replayed: Replay | None = None,
+    replayed: PastPlans | None = None,
 ) -> tuple[float, float]:
-    """What the first plan of a run says it emits, and what it would have emitted, followed to the letter; kg."""
-    asked, known = blind(problem), _until(actuals, problem.slot_start(-lag))
+    """Return the emissions that the first plan of a run expects, and those of following it exactly, kg."""
+    asked, known = without_intensity(problem), _until(actuals, problem.slot_start(-lag))
     controller = Controller(asked, settings, State.initial(asked, replayed))
     step = controller.step(known, _asked(forecaster, known, _slots_to_ask(problem, known, actuals)))
     return step.planned_kg, _plan_kg(problem, controller)
 
 
-def blind(problem: Problem) -> Problem:
-    """The same problem without its intensity, so that nothing can be planned on what is not known yet."""
+def without_intensity(problem: Problem) -> Problem:
+    """Return the problem without its intensity, so that no plan can use values that are not known yet."""
     traces = problem.traces.window(problem.first_slot, problem.horizon)
     return problem.with_settings(traces=replace(traces, intensity=np.zeros_like(traces.intensity)))
 
 
 def spread_starts(actuals: Traces, slots: int, count: int, *, first: datetime | None = None) -> list[datetime]:
-    """So many starts, evenly over the actuals, each with a horizon of `slots` after it and a past before it."""
+    """Return `count` starts, evenly over the actuals, each with a horizon of `slots` after it and a past before it."""
     step = timedelta(minutes=actuals.slot_minutes)
     earliest = actuals.start + timedelta(days=WARM_UP_DAYS)
     if first is not None and first < earliest:
@@ -325,7 +328,7 @@ def _until(actuals: Traces, end: datetime) -> Traces:
 
 
 def _plan_kg(problem: Problem, controller: Controller) -> float:
-    """What the plan that the controller has now would really emit."""
+    """Return the actual emissions of the controller's current plan, kg."""
     state, costs = controller.state, problem.costs
     stop = min(state.window_at + state.window_slots, problem.horizon)
     chosen = state.plan.copy()
@@ -334,7 +337,7 @@ def _plan_kg(problem: Problem, controller: Controller) -> float:
 
 
 def _slots_to_ask(problem: Problem, known: Traces, actuals: Traces) -> int:
-    """To the end of the horizon, in whole days where the actuals reach so far: a forecaster's fit then serves for hours."""
+    """Return the slots to the end of the horizon, in whole days if the actuals reach: a forecaster's fit then serves for hours."""
     step = timedelta(minutes=known.slot_minutes)
     needed = (problem.slot_start(problem.horizon) - known.end) // step
     day = _MINUTES_PER_DAY // known.slot_minutes
@@ -358,7 +361,7 @@ def _settled(
     first_plan_kg: float,
     seconds: float,
 ) -> Backtest:
-    """Everything counted with what really came."""
+    """Return the result of a run, counted with actual intensity."""
     state, costs = controller.state, problem.costs
     stop = state.slot if state.stopped_at is None else state.stopped_at
     g = costs.dense()
@@ -391,7 +394,7 @@ def _settled(
 
 
 def objective_and_share(problem: Problem, u: NDArray[np.float64], best: Plan) -> tuple[float, float]:
-    """Return the objective of utilities [client], and what share that is of the best plan's; NaN where they cannot compare."""
+    """Return the objective of utilities [client], and its share of the best plan's; NaN where they are not comparable."""
     positive = u[u > 0]
     if problem.utility.kind == "log":
         objective = math.fsum(np.log(positive))
@@ -411,29 +414,29 @@ def _window(problem: Problem, controller: Controller, steps: list[Step]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Back-tests with one forecast and one way of re-planning; shares are of 1."""
+    """Back-tests with one forecast and one re-planning interval; shares are fractions of 1."""
 
     forecast: str
     replan_slots: int | None
     runs: int
     share_mean: float
-    """Of the oracle's objective."""
+    """Mean share of the oracle's objective."""
     share_least: float
     slots_share_mean: float
-    """Client-slots trained, of the oracle's."""
+    """Client-slots trained, as a share of the oracle's."""
     planned_mean: float
-    """What the first plan expected to emit, of the budget."""
+    """Emissions that the first plan expected, as a share of the budget."""
     realised_mean: float
-    """What was emitted, of the budget."""
+    """Emissions, as a share of the budget."""
     first_plan_kept: float
-    """Share of runs in which the first plan, followed to the letter, would have kept the budget."""
+    """Share of runs in which the first plan, followed exactly, would have kept the budget."""
     unused_mean: float
     unused_most: float
     oracle_unused_mean: float
     overspent: int
     """Runs that emitted more than the budget."""
     overspent_within_bounds: int
-    """Of those, the runs in which every slot stayed within its upper bound: there must be none."""
+    """Of those, the runs in which every slot stayed within its upper bound; must be 0."""
     breaches: int
     """Slots above their upper bound, in all runs."""
     window_kept: int
@@ -442,12 +445,12 @@ class Summary:
     window_dropped: int
 
     def to_dict(self) -> dict[str, object]:
-        """As JSON holds it."""
+        """Return the summary for JSON."""
         return asdict(self)
 
 
 def summarise(runs: Sequence[Backtest]) -> list[Summary]:
-    """One summary for each forecast and way of re-planning, in the order in which they came."""
+    """Return one summary for each forecast and re-planning interval, in order of appearance."""
     groups: dict[tuple[str, int | None], list[Backtest]] = {}
     for run in runs:
         groups.setdefault((run.forecast, run.replan_slots), []).append(run)
@@ -489,7 +492,7 @@ def _summary(forecast: str, replan_slots: int | None, runs: Sequence[Backtest]) 
 
 
 def as_csv(runs: Sequence[Backtest]) -> str:
-    """A line for each back-test."""
+    """Return the back-tests as CSV, one line each."""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(runs[0].row()), lineterminator="\n")
     writer.writeheader()

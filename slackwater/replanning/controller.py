@@ -1,12 +1,12 @@
-"""The receding horizon: at every slot settle what is known, plan anew if due, and decide who trains now.
+"""The receding horizon: at every slot settle what is known, re-plan if due, and decide who trains now.
 
-Whenever somebody is let train before the window,
+Whenever a client trains before the window,
 
     spent + in flight at its upper bound + this slot at its upper bound + the window at its upper bound <= budget
 
-and without the window's part that holds in every slot, the window's own included. So as long as actuals stay within
+and without the window's part this holds in every slot, those of the window included. So as long as actuals stay within
 the bounds, the settled emissions never exceed the budget, whatever the forecasts say.
-The controller does no input or output and looks at no clock: a back-test and a live run drive it alike.
+The controller does no input or output and reads no clock: a back-test and a live run drive it alike.
 """
 
 from __future__ import annotations
@@ -21,66 +21,68 @@ from slackwater.errors import DataError, ScenarioError, SlackwaterError
 from slackwater.intensity.forecast.base import Forecast
 from slackwater.intensity.traces import Traces
 from slackwater.planning.problem import Problem
-from slackwater.replanning.decision import Now
-from slackwater.replanning.remaining import outlook
+from slackwater.replanning.decision import SlotDecision
+from slackwater.replanning.remaining import expected_intensity
 from slackwater.replanning.run_state import Settings, State, look_back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Step:
-    """What was decided for one slot."""
+    """The decision for one slot."""
 
     slot: int
     trains: NDArray[np.bool_]
-    """[client]."""
+    """[client], who trains."""
     wanted: NDArray[np.bool_] | None
-    """[client], who the plan in force wants in this slot, reachable and affordable or not; None before the first plan."""
+    """[client], who the current plan wants in this slot, reachable and affordable or not; None before the first plan."""
     intensity: NDArray[np.float64]
-    """[client], kg/kWh that is expected of this slot."""
+    """[client], expected intensity of this slot, kg/kWh."""
     in_window: bool
     replanned: bool
     held_kg: float
-    """Upper bound at which this slot is held until it is settled."""
+    """Upper bound charged for this slot until it is settled."""
     spent_kg: float
-    """What settled slots really emitted."""
+    """Actual emissions of settled slots."""
     in_flight_kg: float
-    """What earlier slots that are not settled are held at."""
+    """Upper bounds charged for earlier slots that are not settled."""
     protected_kg: float
-    """Upper bound of the window, where it is still to come."""
+    """Upper bound of the window while it is still to come."""
     reserve_kg: float
-    """Kept back because forecasts err, at the last planning."""
+    """Reserve for forecast error, at the last planning."""
     planned_kg: float
-    """All the run is expected to emit by the plan: spent, in flight and to come."""
+    """Expected emissions of the run by the plan: spent, in flight and to come."""
     ahead_kg: NDArray[np.float64] | None
-    """What the plan expects of every slot after this one, up to its end; None before the first plan."""
+    """[slot], emissions that the plan expects after this slot, up to its end; None before the first plan."""
     messages: tuple[str, ...]
 
 
 class Controller:
-    """Steers one run. `step` decides the next slot; `state` is all it remembers."""
+    """Steers one run: `step` decides the next slot, `state` is all it remembers."""
 
     def __init__(self, problem: Problem, settings: Settings | None = None, state: State | None = None) -> None:
         if problem.coupled:
             raise ScenarioError(
-                "Re-planning does not know max_parallel and [server] yet: what ties clients together can only be "
-                "planned from the start. Take them out of the scenario."
+                "Re-planning does not support max_parallel and [server] yet: such a problem can only be planned from "
+                "the start. Remove them from the scenario."
             )
         self.problem = problem
-        """What is asked for. Its traces are never looked at: intensity comes in by `step`."""
+        """The problem. Its traces are never used: `step` brings the intensity."""
         self.settings = settings or Settings()
         self.state = state or State.initial(problem)
         wanted = (len(problem.fleet), problem.horizon)
         if self.state.trained.shape != wanted:
-            raise DataError(f"The state is of a run of {self.state.trained.shape}, the problem has {wanted}.")
+            raise DataError(
+                f"The state belongs to a run of shape {self.state.trained.shape}; the problem has {wanted}."
+            )
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing more to decide."""
+        """Return whether there is no slot left to decide."""
         return self.state.stopped_at is not None or self.state.slot >= self.problem.horizon
 
     @property
     def due(self) -> bool:
-        """Whether the next step plans anew, so that a fresh forecast is worth its cost."""
+        """Return whether the next step re-plans, so that a fresh forecast is worth its cost."""
         return self.state.due(self.settings.replan_slots)
 
     def step(
@@ -91,21 +93,23 @@ class Controller:
         measured_kg: NDArray[np.float64] | None = None,
         present: NDArray[np.bool_] | None = None,
     ) -> Step:
-        """Decide the next slot, from the actuals known by now (at least a week before the run) and a forecast or none.
+        """Decide the next slot and return the decision.
 
-        `known` ends where the truth ends: slots of the run after that are in flight. `measured_kg` [client, slot] is
-        what settled training really emitted, where it was measured; NaN is modelled. `present` [client] is who can be
-        reached now, everybody if not told; with nobody the slot goes by.
+        Args:
+            known: Actuals up to now, from a week before the run or earlier. Later slots of the run are in flight.
+            forecast: A forecast, or None.
+            measured_kg: [client, slot], measured emissions of settled training; NaN is modelled.
+            present: [client], who can be reached now. Default: all clients. With none, the slot passes.
         """
         if self.finished:
             raise SlackwaterError("The run is over; there is no slot to decide.")
         problem, state = self.problem, self.state
         offset = self._offset(known)
-        expected, lacking = outlook(known, forecast, problem.horizon - offset)
+        expected, lacking = expected_intensity(known, forecast, problem.horizon - offset)
         actual = known.intensity[:, known.slots - offset :] if offset > 0 else np.empty((len(known.zones), 0))
         zones = np.concatenate([actual, expected.mean[:, max(0, -offset) :]], axis=1)
         rows = np.array([known.index(zone) for zone in problem.fleet.zone], dtype=np.intp)
-        now = Now(
+        now = SlotDecision(
             problem=problem,
             settings=self.settings,
             state=state,
@@ -147,11 +151,10 @@ class Controller:
     def realise(
         self, *, drew: NDArray[np.bool_], used: NDArray[np.bool_], missed: NDArray[np.bool_], held_kg: float
     ) -> None:
-        """What became of the slot last decided: who drew energy, whose work is used and who was missing, each [client].
+        """Record the slot last decided: who drew energy, whose work is used and who was missing, each [client].
 
-        `held_kg` is what the slot is held at now. What was drawn in vain is spent, and nothing earned by it; for whoever
-        missed its slot it is planned anew at the next one, unless the run plans only once. A slot of the window that was
-        lost to all is done again.
+        `held_kg` is the slot's charge now. Energy of unused work is spent and earns nothing. If a client missed its slot,
+        the next slot re-plans, unless the run plans only once. A window slot that was lost for all clients is repeated.
         """
         state, every, slot = self.state, self.settings.replan_slots, self.state.slot - 1
         decided = state.trained[:, slot].copy()
@@ -164,7 +167,7 @@ class Controller:
             state.planned_at = min(state.planned_at, state.slot - every)
 
     def lose(self, slot: int) -> None:
-        """Count the work of an earlier slot as drawn in vain, where the model that it went into is gone."""
+        """Count the work of an earlier slot as lost, because the model that used it is gone."""
         state, every = self.state, self.settings.replan_slots
         in_window = bool(state.window_done) and slot >= state.window_at and bool(state.trained[:, slot].any())
         state.lost[:, slot] |= state.trained[:, slot]
@@ -176,7 +179,7 @@ class Controller:
             state.planned_at = min(state.planned_at, state.slot - every)
 
     def _offset(self, known: Traces) -> int:
-        """Slots of the run that are settled; negative where the actuals end before it begins."""
+        """Return the number of settled slots of the run; negative if the actuals end before it begins."""
         step = timedelta(minutes=self.problem.traces.slot_minutes)
         offset, rest = divmod(known.end - self.problem.first_slot, step)
         if known.slot_minutes != self.problem.traces.slot_minutes or rest:
@@ -184,6 +187,6 @@ class Controller:
         if offset > self.state.slot:
             raise DataError(
                 f"The actuals reach {offset} slots into the run, which is about to decide slot {self.state.slot}: they "
-                "are of the future."
+                "lie in the future."
             )
         return int(offset)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from slackwater.intensity.forecast.base import Forecast
 from slackwater.intensity.traces import Traces
 from slackwater.planning.problem import Problem, utilities
-from slackwater.replanning.remaining import Rest, remaining_problem, solve
+from slackwater.replanning.remaining import RemainingPlan, remaining_problem, solve
 from slackwater.replanning.reserve import Bounds, usable_share
 from slackwater.replanning.run_state import Past, Settings, State
 
@@ -20,17 +20,17 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(kw_only=True, eq=False)
-class Holding:
-    """What is known when a slot is decided: how much is free, and what slots and the window are held at."""
+class Headroom:
+    """What is known when a slot is decided: the free budget, and the upper bounds of slots and the window."""
 
     problem: Problem
     settings: Settings
     state: State
     known: Traces
     expected: Forecast
-    """From the end of what is known to the end of the horizon."""
+    """Forecast from the last actual to the end of the horizon."""
     offset: int
-    """Slots of the run that are settled; negative where the actuals end before it begins."""
+    """Settled slots of the run; negative if the actuals end before it begins."""
     intensity: Floats
     """[zone, slot] of the horizon, kg/kWh: actual where settled, expected after that."""
     rows: NDArray[np.intp]
@@ -43,32 +43,32 @@ class Holding:
 
     @property
     def free_kg(self) -> float:
-        """What is neither spent nor held for slots in flight."""
+        """Return the budget that is neither spent nor charged for slots in flight, kg."""
         return self.problem.budget_kg - self.past.spent_kg - self.past.in_flight_kg
 
     @cached_property
     def bounds(self) -> Bounds:
-        """Upper bounds from what is known."""
+        """Return the upper bounds from the actuals known."""
         return Bounds(self.known, margin=self.settings.margin, lookback_days=self.settings.lookback_days)
 
     def lead(self, slot: int) -> int:
-        """How far a slot is from the last known one."""
+        """Return the distance of a slot from the last known one, in slots."""
         return slot - self.offset + 1
 
     def energy_kwh(self, trains: Mask) -> Floats:
-        """[zone], what a slot draws if these clients train; the idle draw of all is in it."""
+        """Return the energy of a slot if these clients train [zone], kWh; the idle draw of all is included."""
         costs = self.problem.costs
         weights = np.where(trains, costs.energy_kwh, 0.0) + costs.idle_kwh
         return np.bincount(self.rows, weights=weights, minlength=len(self.intensity)).astype(np.float64)
 
     def hold_kg(self, trains: Mask, slot: int) -> float:
-        """Upper bound of a slot's emissions."""
+        """Return the upper bound of a slot's emissions, kg."""
         return self.bounds.kg(self.energy_kwh(trains), self.lead(slot))
 
-    def window_kg(self, first: int, since: int) -> float:
-        """Upper bound of a window that begins at `first`, with the idle draw from `since` until then.
+    def state_window(self, first: int, since: int) -> float:
+        """State an upper bound of the window that begins at `first`; return it with the idle draw from `since`, kg.
 
-        A bound that was stated stays valid: else a window for which enough was kept might not fit when it is due.
+        The state keeps the smallest bound stated. It stays valid: otherwise a window with enough budget kept might not fit when it is due.
         """
         waiting = sum(self.hold_kg(self.nobody, slot) for slot in range(since, first)) if self.idle else 0.0
         bound = sum(self.hold_kg(self.there[:, slot], slot) for slot in range(first, first + self.state.window_slots))
@@ -77,21 +77,21 @@ class Holding:
 
     @cached_property
     def g_max(self) -> float:
-        """The dearest client-slot of the whole horizon, settled or expected, kg."""
+        """Return the dearest client-slot of the whole horizon, settled or expected, kg."""
         return float((self.problem.costs.energy_kwh * self.intensity.max(axis=1)[self.rows]).max())
 
     @cached_property
     def idle(self) -> bool:
-        """Whether clients draw anything while they wait."""
+        """Return whether clients draw power while they wait."""
         return bool(self.problem.costs.idle_kwh.any())
 
     @cached_property
     def there(self) -> Mask:
-        """[client, slot], who can train when."""
+        """Return who can train when [client, slot]."""
         return self.problem.costs.can_train()
 
     def places(self, since: int) -> NDArray[np.intp]:
-        """First slots that the window may have from `since` on: it ends after `rounds`, within the horizon, with everybody."""
+        """Return possible first slots of the window from `since` on: it ends after `rounds`, within the horizon, with all clients."""
         width = self.state.window_slots
         places = np.arange(max(since, self.problem.rounds - width, 0), self.problem.horizon - width + 1)
         if self.problem.window == "all" and width:
@@ -101,21 +101,21 @@ class Holding:
 
 
 _LATER, _LEARNT = 0.04, 0.45
-"""By what share a slot that a later plan decides may look dearer and still be preferred: at most, and of what the interval grows by."""
+"""How much dearer a slot of a later plan may look and still be preferred: the most, and per growth of the interval."""
 _LARGE_RESERVE = 1 / 3
 """Share of the budget above which a reserve is announced."""
 _NOT_REPLAYED = (
-    "There are too few forecasts of the past to see how far plans fell short: the reserve is read off the forecast's "
-    "interval, widened, and its probability is a rough one."
+    "The reserve is computed from the forecast's interval, widened, so its probability is approximate: there are too "
+    "few past forecasts to measure how far plans fell short."
 )
 
 
 @dataclass(kw_only=True, eq=False)
-class Now(Holding):
-    """What is decided for one slot, step by step."""
+class SlotDecision(Headroom):
+    """The decision for one slot, made step by step."""
 
     present: Mask
-    """[client], who can be reached in this slot; the plan for later ones does not look at it."""
+    """[client], who can be reached in this slot; the plan for later slots ignores it."""
     trains: Mask = field(init=False)
     held_kg: float = 0.0
     protected_kg: float = 0.0
@@ -128,11 +128,11 @@ class Now(Holding):
         self.trains = self.nobody.copy()
 
     def say(self, message: str) -> None:
-        """Something the run's owner should know."""
+        """Add a message for the run's owner."""
         self.messages.append(message)
 
     def decide(self) -> None:
-        """Fill in `trains` and `held_kg`, and move the window in the state where it must be."""
+        """Set `trains` and `held_kg`, and move the window in the state if necessary."""
         state = self.state
         if not self.present.any():
             self.held_kg = self.hold_kg(self.nobody, self.slot) if self.idle else 0.0
@@ -148,9 +148,9 @@ class Now(Holding):
         self._before_window()
 
     def wanted(self) -> Mask | None:
-        """Return who the plan wants in this slot [client], as it stands after `decide`; None before the first plan.
+        """Return who the plan wants in this slot [client], after `decide`; None before the first plan.
 
-        Whoever is there and is held back, because all together might cost too much, is not planned for this slot any more.
+        A client that is present but held back, because all together might cost too much, is no longer planned here.
         """
         state, there = self.state, self.there[:, self.slot]
         if state.stopped_at is not None:
@@ -167,40 +167,40 @@ class Now(Holding):
     # -- planning
 
     def _replan(self) -> None:
-        """A plan for what is left, on the mean of the forecast, with the reserve or the window's bound kept out of it."""
+        """Re-plan the rest on the mean of the forecast, less the reserve or the window's unused margin."""
         state, probability = self.state, self.settings.reserve
         left = self.problem.budget_kg - self.past.spent_kg - self.past.expected_kg
-        if state.planned_at is None:  # how much to keep back is read off a plan: the last one, or a first draft
+        if state.planned_at is None:  # the reserve is computed from a plan: the last one, or a first draft
             if probability and state.replay is None and self.slot == 0:
                 self.say(_NOT_REPLAYED)
             self._take(self._solved(left))
         usable = usable_share(self.expected, self._planned_energy(), probability, state.replay)
         before_kg, state.reserve_kg = state.reserve_kg, max(left, 0.0) * (1 - usable)
         self._announce_reserve(before_kg)
-        # What the window is held at in vain is there for what other slots emit beyond the plan, and the other way round.
+        # The window's unused margin also covers other slots that emit beyond the plan, and vice versa: subtract the larger.
         self._take(self._solved(left - max(state.reserve_kg, self._in_vain_kg())))
         self._leave_for_later()
         self.replanned, state.planned_at = True, self.slot
         state.planned_kg = self._planned_kg()
 
     def _announce_reserve(self, before_kg: float) -> None:
-        """Say that much is kept back, and why, when it becomes so."""
+        """Add a message when the reserve becomes large, with the reason."""
         state, most_kg = self.state, self.problem.budget_kg * _LARGE_RESERVE
         if state.reserve_kg <= most_kg or before_kg > most_kg:
             return
         why = (
-            "the interval of the forecast is that wide"
+            "the forecast's interval is wide"
             if state.replay is None
-            else "plans of the weeks before emitted that much more than they said"
+            else "plans of past weeks emitted more than they predicted"
         )
         self.say(
-            f"{state.reserve_kg:.3g} kg, {state.reserve_kg / self.problem.budget_kg:.0%} of the budget, are kept in "
-            f"reserve at slot {self.slot}: {why}. It is released as forecasts come true; a smaller reserve probability "
-            "keeps less."
+            f"{state.reserve_kg:.3g} kg ({state.reserve_kg / self.problem.budget_kg:.0%} of the budget) are kept in "
+            f"reserve at slot {self.slot}: {why}. They are released as forecasts come true. To keep less, lower the "
+            "reserve probability."
         )
 
-    def _take(self, rest: Rest | None) -> None:
-        """Make this the plan; where there is none, nothing but the window at its cheapest place."""
+    def _take(self, rest: RemainingPlan | None) -> None:
+        """Adopt this plan; without one, plan only the window at its cheapest place."""
         state = self.state
         state.plan[:, self.slot :] = False if rest is None else rest.matrix
         if rest is not None:
@@ -209,7 +209,7 @@ class Now(Holding):
         places = self.places(self.slot)
         state.window_at = self._cheapest(places) if len(places) else self.problem.horizon - state.window_slots
 
-    def _solved(self, budget_kg: float) -> Rest | None:
+    def _solved(self, budget_kg: float) -> RemainingPlan | None:
         if budget_kg <= 0:
             return None
         for limits in (True, False):
@@ -235,12 +235,12 @@ class Now(Holding):
     def _leave_for_later(self) -> None:
         """Exchange slots that this plan decides for later ones that are expected to cost a little more.
 
-        A later plan knows better which of its slots are cheap and buys only those, so that they come cheaper than their
-        mean says now. How much better is read off the interval, which is wider for slots that are further ahead. Each
-        client keeps its number of slots.
+        A later plan knows better which of its slots are cheap and buys only those, so they cost less than their mean
+        says now. How much less follows from the interval, which is wider for slots further ahead. Each client keeps
+        its number of slots.
         """
         state, every, ahead = self.state, self.settings.replan_slots, slice(self.slot, self.state.window_at)
-        # Who is recalled must train in the slots that were chosen for it.
+        # A recalled client must train in the slots chosen for it.
         if every is None or self.problem.recall or ahead.stop - ahead.start <= every:
             return
         wider = self._half_width()[ahead] - self._half_width()[self.slot : self.slot + every].mean()
@@ -253,7 +253,7 @@ class Now(Holding):
         state.plan[:, ahead] = place < state.plan[:, ahead].sum(axis=1, keepdims=True)
 
     def _half_width(self) -> Floats:
-        """[slot] of the horizon: half the width of the interval as a share of the mean, zones together; 0 where settled."""
+        """Return half the interval's width as a share of the mean, all zones together [slot]; 0 where settled."""
         expected, width = self.expected, np.zeros(self.problem.horizon)
         mean = np.maximum(expected.mean.sum(axis=0), 1e-300)
         ahead = ((expected.high - expected.low).sum(axis=0) / 2 / mean)[max(0, -self.offset) :]
@@ -261,14 +261,14 @@ class Now(Holding):
         return width
 
     def _planned_energy(self) -> Floats:
-        """[zone, slot] from the end of what is known on: what the plan draws, with its window."""
+        """Return the energy of the plan with its window [zone, slot], from the last actual on, kWh."""
         energy = np.zeros_like(self.expected.mean)
         drawn = self._drawn_kwh()[:, self.slot :]
         np.add.at(energy[:, self.expected.slots - drawn.shape[1] :], self.rows, drawn)
         return energy
 
     def _drawn_kwh(self) -> Floats:
-        """[client, slot]: what the plan draws from this slot to the end of its window."""
+        """Return the energy of the plan from this slot to the end of its window [client, slot], kWh."""
         costs, state, stop = self.problem.costs, self.state, self._window_stop
         planned = state.plan.copy()
         planned[:, state.window_at : stop] = self.there[:, state.window_at : stop]
@@ -277,12 +277,12 @@ class Now(Holding):
         return drawn
 
     def _in_vain_kg(self) -> float:
-        """What will be held for the window beyond what it emits, when it begins: nothing after it can use that."""
+        """Return the window's unused margin, kg: its bound less its emissions. No slot after the window can use it."""
         return float(self._in_vain[self.state.window_at : self._window_stop].sum())
 
     @cached_property
     def _in_vain(self) -> Floats:
-        """[slot], what a slot of the window is held at beyond what it emits, were it there; 0 before this slot."""
+        """Return the unused margin of each slot if the window were there [slot], kg; 0 before this slot."""
         in_vain = np.zeros(self.problem.horizon)
         if self.state.window_slots:
             lead = self.lead(self.slot)
@@ -305,7 +305,7 @@ class Now(Holding):
         return self.past.spent_kg + self.past.expected_kg + ahead_kg
 
     def ahead_kg(self) -> Floats | None:
-        """Return what the plan expects of every slot after this one, up to its end, kg; None before the first plan."""
+        """Return the emissions that the plan expects after this slot, up to its end [slot], kg; None before the first plan."""
         state = self.state
         if state.planned_at is None and not state.window_at and not state.plan.any():
             return None
@@ -313,7 +313,7 @@ class Now(Holding):
         return expected[self.slot + 1 : self._window_stop]
 
     def _cheapest(self, places: NDArray[np.intp]) -> int:
-        """The place whose window is expected to emit least."""
+        """Return the first slot of the window that is expected to emit least."""
         per_slot = (self.problem.costs.energy_kwh[:, None] * self.there * self.intensity[self.rows]).sum(axis=0)
         total = np.concatenate([[0.0], np.cumsum(per_slot)])
         return int(places[np.argmin(total[places + self.state.window_slots] - total[places])])
@@ -321,7 +321,7 @@ class Now(Holding):
     # -- the window
 
     def _fit_window(self) -> None:
-        """Not longer than what is left: slots may have gone by while nobody could be reached."""
+        """Shorten the window to the slots left: slots may have passed while no client could be reached."""
         left = self.problem.horizon - self.slot
         if self.state.window_slots > left:
             self.say(f"The window is shortened from {self.state.window_slots} to {left} slots: no more are left.")
@@ -330,7 +330,7 @@ class Now(Holding):
 
     def _begin_window(self) -> None:
         self.state.window_at = self.slot
-        self._train_window(self.there[:, self.slot] & self.present, self.window_kg(self.slot, self.slot))
+        self._train_window(self.there[:, self.slot] & self.present, self.state_window(self.slot, self.slot))
 
     def _train_window(self, trains: Mask, most_kg: float) -> None:
         self.trains = trains
@@ -338,10 +338,10 @@ class Now(Holding):
         self.in_window = True
 
     def _continue_window(self) -> None:
-        """The next slot of a window that has begun, or its early end."""
+        """Train the next slot of a window that has begun, or end it early."""
         state = self.state
         wanted = self.there[:, self.slot] & self.present
-        if self.hold_kg(wanted, self.slot) > self.free_kg:  # who was not there when it began was not kept for
+        if self.hold_kg(wanted, self.slot) > self.free_kg:  # no budget was kept for clients absent at its start
             wanted &= (state.trained | state.lost)[:, state.window_at]
         if self.hold_kg(wanted, self.slot) <= self.free_kg and wanted.any():
             self._train_window(wanted, self.free_kg)
@@ -354,13 +354,13 @@ class Now(Holding):
         state.stopped_at = self.slot
 
     def _at_window(self) -> bool:
-        """The window is due. Begin it; or move, shorten or drop it. Whether the slot is still to be decided."""
+        """Begin the window that is due, or move, shorten or drop it; return whether the slot is still to be decided."""
         state = self.state
         if state.window_slots == 0:
             state.stopped_at = self.slot
             return False
         while state.window_slots:
-            places, need = self.places(self.slot), self.window_kg(self.slot, self.slot)
+            places, need = self.places(self.slot), self.state_window(self.slot, self.slot)
             if self.slot in places and need <= self.free_kg:
                 self._begin_window()
                 return False
@@ -371,12 +371,12 @@ class Now(Holding):
                 return True
             state.shorten_window()
             what = f"shortened to {state.window_slots} slots" if state.window_slots else "dropped"
-            self.say(f"The window is {what}: {why}, and there is no later place.")
+            self.say(f"The window is {what}: {why}, and no later place is possible.")
         state.window_at, state.planned_at = self.problem.horizon, None
         return True
 
     def _before_window(self) -> None:
-        """Who of the plan trains in this slot, without endangering the window."""
+        """Choose the planned clients that train in this slot, without endangering the window."""
         state = self.state
         self.protected_kg = self._protected_kg()
         room, waiting = self.free_kg - self.protected_kg, self.hold_kg(self.nobody, self.slot) if self.idle else 0.0
@@ -389,7 +389,7 @@ class Now(Holding):
         if (
             state.window_slots
             and self.slot in self.places(self.slot)
-            and self.window_kg(self.slot, self.slot) <= self.free_kg
+            and self.state_window(self.slot, self.slot) <= self.free_kg
         ):
             self.say(
                 f"The window is moved from slot {state.window_at} forward to {self.slot}: later it may cost more than the "
@@ -407,26 +407,26 @@ class Now(Holding):
             self.held_kg = waiting
 
     def _protected_kg(self) -> float:
-        """The least upper bound of the window at its place, as soon as possible, or wherever one was stated before.
+        """Return the least upper bound of the window at its place, as soon as possible, or at any stated place, kg.
 
-        One of these can then still be had: where the money is only enough for one place, the window begins there.
+        One of these then stays affordable: if the budget suffices for one place only, the window begins there.
         """
         places = self.places(self.slot + 1)
         if not self.state.window_slots or not len(places):
             return 0.0
         soonest = int(places[0])
-        least = min(self.window_kg(first, self.slot + 1) for first in {soonest, max(self.state.window_at, soonest)})
-        # Idle draw until then is in the first two only, and a place that was stated may be far.
+        least = min(self.state_window(first, self.slot + 1) for first in {soonest, max(self.state.window_at, soonest)})
+        # Only the first two include idle draw until then, and a stated place may be far.
         return least if self.idle else min(least, float(self.state.stated_kg[places].min()))
 
     def _affordable(self, wanted: Mask, room_kg: float) -> Mask:
-        """As many of the wanted as fit at the upper bound, the best gain per kg first."""
+        """Return as many of the wanted clients as fit at the upper bound, the best gain per kg first."""
         if not wanted.any() or self.hold_kg(wanted, self.slot) <= room_kg:
             return wanted
         order = self._by_gain(wanted)
         low, high = 0, int(wanted.sum())
         chosen = self.nobody
-        while low < high:  # the bound grows with the number of clients, but for rare sets; what is returned is checked
+        while low < high:  # the bound grows with the number of clients, except for rare sets; the result is checked
             middle = (low + high + 1) // 2
             trial = self.nobody.copy()
             trial[order[:middle]] = True
@@ -441,7 +441,7 @@ class Now(Holding):
         return chosen
 
     def _use_up(self, room_kg: float) -> None:
-        """Let more clients train in the last slot before the window, as far as they fit: what is left then is lost."""
+        """Add clients that fit to the last slot before the window: budget left then is lost."""
         more = self.there[:, self.slot] & self.present & ~self.trains & (self.past.slots < self.problem.fleet.max_slots)
         added = 0
         for client in self._by_gain(more)[: int(more.sum())]:
@@ -454,7 +454,7 @@ class Now(Holding):
             self.say(f"{added} more clients than planned train in slot {self.slot}, the last one before the window.")
 
     def _by_gain(self, wanted: Mask) -> NDArray[np.intp]:
-        """Clients in the order of their gain per kg in this slot, those who are wanted first."""
+        """Return the clients by their gain per kg in this slot, the wanted ones first."""
         g = self.problem.costs.energy_kwh * self.intensity[self.rows, self.slot]
         so_far, after = (
             self.problem.utility.of(utilities(self.past.slots + more, self.past.training_kg + more * g, self.g_max))

@@ -1,4 +1,4 @@
-"""The intensity that is expected, and the problem that remains from the next slot to the end."""
+"""The expected intensity, and the problem that remains from the next slot to the end."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _COVERAGE = 0.8
 
 
 class NoForecastError(DataError):
-    """There is no forecast; the run goes on without."""
+    """There is no forecast; the run continues without one."""
 
 
-def outlook(known: Traces, forecast: Forecast | None, slots: int) -> tuple[Forecast, str | None]:
-    """The `slots` slots after the last known one, and what had to be filled from the last week, in words.
+def expected_intensity(known: Traces, forecast: Forecast | None, slots: int) -> tuple[Forecast, str | None]:
+    """Return a forecast of the `slots` slots after the last known one, and a note on values filled from the last week.
 
-    A forecast of another factor or slot length is not used at all: its numbers mean something else.
+    A forecast with another factor or slot length is ignored: its numbers mean something else.
     """
     usable = forecast is not None and (forecast.factor, forecast.slot_minutes) == (known.factor, known.slot_minutes)
     if forecast is None or not usable:
@@ -66,11 +66,11 @@ def _profile(known: Traces, slots: int) -> Forecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rest:
-    """A plan for what is left, as the best forecast sees it."""
+class RemainingPlan:
+    """A plan for the rest of a run, on the best forecast."""
 
     matrix: NDArray[np.bool_]
-    """[client, slot] from the slot to decide on, before the window; False in and after it."""
+    """[client, slot], counted from the slot to decide; False in and after the window."""
     window_at: int
     """First slot of the window, counted from the slot to decide."""
 
@@ -88,10 +88,10 @@ def remaining_problem(
     g_max_kg: float,
     limits: bool = True,
 ) -> Problem:
-    """What is left from `slot` on: fairness counts what clients have earned, limits what they have `done`, [client].
+    """Return the problem from `slot` on: fairness counts the utility earned, limits count the slots `done`, [client].
 
-    g_max is that of the whole horizon, as far as it is known: its settled actuals and the expectation of the rest. The
-    run still ends no earlier than after its `rounds`. `limits=False` gives up the least slots and the recall.
+    g_max is that of the whole horizon as far as known: settled actuals and the expectation of the rest. The run still
+    ends after its `rounds` at the earliest. `limits=False` drops the least slots and the recall.
     """
     left = problem.horizon - slot
     rounds = max(problem.rounds - slot, window_slots, 1)
@@ -114,13 +114,13 @@ def remaining_problem(
     )
 
 
-def solve(rest: Problem, in_vain_kg: NDArray[np.float64] | None = None) -> Rest | None:
-    """A schedule for what is left; None where none fits. Greedy, and over promising end times only.
+def solve(rest: Problem, in_vain_kg: NDArray[np.float64] | None = None) -> RemainingPlan | None:
+    """Return a greedy schedule for the rest, over promising end times only; None if none fits.
 
-    An end time is passed over where a later one has a window, with the idle draw until then, that costs no more: all that
-    can be done before the earlier window can be done before the later one too. That loses next to nothing beside the
-    error of a forecast, and makes re-planning fast. `in_vain_kg` [slot] is what a slot of the window is held at beyond
-    what it emits; it counts as a cost of the window here.
+    An end time is skipped if a later window, with the idle draw until then, costs at most as much: all that fits before
+    the earlier window fits before the later one too. That loses next to nothing compared with the error of a forecast,
+    and makes re-planning fast. `in_vain_kg` [slot] is the unused margin of a window slot: its bound less its emissions.
+    It counts as a cost of the window here.
     """
     try:
         found = search(rest, promising_ends(rest, in_vain_kg), greedy=True)
@@ -129,11 +129,11 @@ def solve(rest: Problem, in_vain_kg: NDArray[np.float64] | None = None) -> Rest 
     before = found.stage.before
     matrix = np.unpackbits(found.packed, axis=1, count=rest.horizon).astype(bool)
     matrix[:, before:] = False
-    return Rest(matrix=matrix, window_at=before)
+    return RemainingPlan(matrix=matrix, window_at=before)
 
 
 def promising_ends(problem: Problem, in_vain_kg: NDArray[np.float64] | None = None) -> list[int]:
-    """End times s to which no later one is cheaper in what is fixed: window, with what is held in vain, and idle draw."""
+    """Return end times s whose fixed cost (window, its unused margin, idle draw) is below that of all later ones."""
     costs, width = problem.costs, problem.fine_tune
     there = costs.can_train()
     per_slot = (costs.dense() * there).sum(axis=0) + (0.0 if in_vain_kg is None else in_vain_kg)

@@ -1,4 +1,4 @@
-"""Margins for forecast error: an upper bound on what a slot can emit, and the reserve kept out of the budget."""
+"""Margins for forecast error: an upper bound on the emissions of a slot, and the reserve kept out of the budget."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slackwater.errors import DataError
 from slackwater.intensity.forecast.base import Forecast, Forecaster
 from slackwater.intensity.traces import Traces
 from slackwater.planning.problem import Problem
-from slackwater.replanning.remaining import NoForecastError, outlook, solve
+from slackwater.replanning.remaining import NoForecastError, expected_intensity, solve
 
 _NEAR_HOURS = 3
 _LEAST_DAYS = 7
@@ -37,11 +37,11 @@ class Bounds:
         self.margin = margin
 
     def kg(self, energy_kwh: NDArray[np.float64], lead: int) -> float:
-        """Bound of the emissions of this energy [zone] in the slot `lead` slots after the last known one."""
+        """Return the bound on the emissions of this energy [zone] in the slot `lead` slots after the last known one, kg."""
         return self.kg_from(energy_kwh, float(energy_kwh @ self.recent[:, -1]), lead=lead, ahead=lead)
 
     def kg_from(self, energy_kwh: NDArray[np.float64], last_kg: float, *, lead: int, ahead: int) -> float:
-        """Bound as it will be when the slot that is `ahead` slots ahead now is only `lead` after a known one of `last_kg`."""
+        """Return the later bound, kg, of the slot now `ahead` slots ahead, when it is `lead` after a known one of `last_kg`."""
         series = energy_kwh @ self.recent
         highest = self.margin * float(series.max())
         rises = self._rises(series, lead, ahead)
@@ -50,7 +50,7 @@ class Bounds:
         return min(highest, last_kg + self.margin * max(0.0, float(rises.max())))
 
     def _rises(self, series: NDArray[np.float64], over: int, ahead: int) -> NDArray[np.float64]:
-        """Rises over so many slots that ended near the time of day of the slot `ahead` slots ahead, in the past."""
+        """Return past rises over `over` slots that ended near the time of day of the slot `ahead` slots ahead."""
         if over >= len(series) - self.day:
             return np.empty(0)
         away = (np.arange(over, len(series)) - (len(series) + ahead - 1) + self.near) % self.day
@@ -60,34 +60,34 @@ class Bounds:
 Floats = NDArray[np.float64]
 
 PARTS = 3
-"""Slots to come are told apart by the day that they are ahead: the first, the second, and all later ones."""
+"""Number of parts of the coming slots, by day ahead: the first, the second, and all later ones."""
 LEVELS = (0.6, 1.0)
-"""Shares of the budget that plans of the past are made for."""
+"""Shares of the budget for which past plans are made."""
 MOST, LEAST = 20, 5
-"""Plans of the past: not more, and no use of fewer."""
+"""Most past plans, and the fewest that are usable."""
 _STEP_DAYS = 2
 _PAST_DAYS = 8
-"""What forecasters need before an origin; also the days whose mean scales the budget."""
+"""Days that forecasters need before an origin; their mean also scales the budget."""
 _POOLED = 0.2
-"""Share of a plan's kg by which the excess of a part of it is pulled to that of the whole: parts may hold next to nothing."""
+"""Share of a plan's kg that pulls the excess of a part to that of the whole: parts may be almost empty."""
 _LEAST_SHARE, _FINE = 0.2, 0.0025
-"""Never less than this share of the budget is planned with; how finely it is looked for."""
+"""Least share of the budget to plan with, and the resolution of the search for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Replay:
-    """What plans of the past emitted beyond what they said."""
+class PastPlans:
+    """Emissions of past plans beyond their prediction."""
 
     excess: Floats
-    """[level, plan, part]: realised / planned - 1 of the slots that were so many days ahead."""
+    """[level, plan, part]: realised / planned - 1 of the slots in this part."""
     apart: float
-    """How many of the plans would have shared no hour with another: those that overlap tell less than their number."""
+    """Number of non-overlapping plans: those that overlap tell less than their number."""
 
     def usable(self, planned_kg: Floats, probability: float) -> float:
-        """Share of the budget to plan with, so that what is planned [part] and its excess keep it with this probability.
+        """Return the share of the budget to plan with, so that plan [part] and excess keep it with this probability.
 
-        The quantile of the excess has the (n + 1) / n of split conformal prediction, n being the plans that are apart.
-        Between the levels, and below the least, it changes along a straight line.
+        The quantile of the excess has the (n + 1) / n of split conformal prediction, where n is the number of
+        non-overlapping plans. Between the levels, and below the least, it is linear.
         """
         total = float(planned_kg.sum())
         if total <= 0:
@@ -100,23 +100,23 @@ class Replay:
         return float(kept.max()) if len(kept) else _LEAST_SHARE
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the values for JSON."""
         return {"excess": self.excess.tolist(), "apart": self.apart}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Replay:
-        """Back from JSON."""
+    def from_dict(cls, data: dict[str, Any]) -> PastPlans:
+        """Return the past plans that `to_dict` described."""
         return cls(excess=np.array(data["excess"], dtype=np.float64), apart=float(data["apart"]))
 
 
 def by_part(per_slot: Floats, slot_minutes: int) -> Floats:
-    """[part] of what is [slot], from the end of what is known on."""
+    """Return sums of slots by part [part], counted from the last actual."""
     day = _MINUTES_PER_DAY // slot_minutes
     parts = np.minimum(np.arange(len(per_slot)) // day, PARTS - 1)
     return np.bincount(parts, weights=per_slot, minlength=PARTS).astype(np.float64)
 
 
-def replay(
+def past_plans(
     problem: Problem,
     known: Traces,
     forecaster: Forecaster,
@@ -124,12 +124,12 @@ def replay(
     slots: int,
     lag: int = 1,
     since: datetime | None = None,
-) -> Replay | None:
-    """Plan at up to 20 origins before the run as it would be planned now; None where fewer than 5 can be had.
+) -> PastPlans | None:
+    """Plan at up to 20 origins before the run, and return how far the plans fell short; None with fewer than 5 plans.
 
-    `slots` is how many a forecast is asked for, from the end of what was known then, which was `lag` slots before the
-    origin. `since` leaves out origins at which a provider had not issued anything yet. The budget is so many hours of
-    the eight days before as the run's budget is of the eight days before the run.
+    `slots` is the length of each forecast, from the last actual known then, which was `lag` slots before the origin.
+    `since` skips origins before a provider's first forecast. The budget pays as many hours at the mean of the eight
+    days before an origin as the run's budget pays at that of the eight days before the run.
     """
     planned, emitted, used = list[Floats](), list[Floats](), list[int]()
     for origin in _origins(problem, known, slots=slots, lag=lag, since=since):
@@ -138,9 +138,9 @@ def replay(
             forecast: Forecast | None = forecaster.forecast(history, slots)
         except NoForecastError:
             forecast = None
-        except DataError:  # it has nothing to say of that time
+        except DataError:  # it has no forecast of that time
             continue
-        expected, _ = outlook(history, forecast, lag + problem.horizon)
+        expected, _ = expected_intensity(history, forecast, lag + problem.horizon)
         energy = [_planned_energy(problem, history, expected, known, lag=lag, share=share) for share in LEVELS]
         said = _kg(energy, expected.mean, known.slot_minutes)
         came = _kg(energy, known.intensity[:, origin : origin + expected.slots], known.slot_minutes)
@@ -152,17 +152,17 @@ def replay(
     if len(used) < LEAST:
         return None
     apart = (max(used) - min(used)) / problem.horizon + 1
-    return Replay(excess=_excess(np.array(planned), np.array(emitted)), apart=min(apart, len(used)))
+    return PastPlans(excess=_excess(np.array(planned), np.array(emitted)), apart=min(apart, len(used)))
 
 
 def _kg(energy_kwh: list[Floats | None], intensity: Floats, slot_minutes: int) -> Floats | None:
-    """[level, part]; None where there is no plan for one of the levels."""
+    """Return the emissions [level, part], kg; None if one of the levels has no plan."""
     per_slot = [(one * intensity).sum(axis=0) for one in energy_kwh if one is not None]
     return np.array([by_part(one, slot_minutes) for one in per_slot]) if len(per_slot) == len(energy_kwh) else None
 
 
 def _excess(planned_kg: Floats, emitted_kg: Floats) -> Floats:
-    """[level, plan, part] from [plan, level, part], each part pulled to the whole of its plan."""
+    """Return the excess [level, plan, part] from [plan, level, part], each part pulled to the whole of its plan."""
     said, more = (kg.transpose(1, 0, 2) for kg in (planned_kg, emitted_kg - planned_kg))
     whole, beyond = said.sum(axis=2, keepdims=True), more.sum(axis=2, keepdims=True)
     excess: Floats = (more + _POOLED * beyond) / (said + _POOLED * whole)
@@ -170,7 +170,7 @@ def _excess(planned_kg: Floats, emitted_kg: Floats) -> Floats:
 
 
 def _origins(problem: Problem, known: Traces, *, slots: int, lag: int, since: datetime | None) -> list[int]:
-    """Ends of what was known, at the run's time of day, the newest first: what was planned then has come by now."""
+    """Return past ends of actuals at the run's time of day, the newest first; the actuals of those plans are known now."""
     day = _MINUTES_PER_DAY // known.slot_minutes
     first = _PAST_DAYS * day
     if since is not None:
@@ -186,7 +186,7 @@ def _origins(problem: Problem, known: Traces, *, slots: int, lag: int, since: da
 def _planned_energy(
     problem: Problem, history: Traces, expected: Forecast, known: Traces, *, lag: int, share: float
 ) -> Floats | None:
-    """[zone, slot] after what was known then: what the plan of that time would have drawn; None where nothing fitted."""
+    """Return the energy of a plan of that time [zone, slot], from the last actual then, kWh; None if nothing fitted."""
     costs = problem.costs
     there = costs.can_train()
     rows = np.array([known.index(zone) for zone in problem.fleet.zone], dtype=np.intp)
@@ -222,18 +222,18 @@ def _planned_energy(
 
 
 WIDENED = 0.7
-"""Standard deviations that are added to what the interval says where no plan of the past could be looked at."""
+"""Standard deviations added to the interval if there are no past plans."""
 _CERTAIN, _LEAST_COVERAGE = 1 - 1e-9, 0.1
-"""An interval that is to hold less often says nothing of the size of errors."""
+"""An interval with less coverage says nothing about the size of errors."""
 
 
 def usable_share(
-    forecast: Forecast, energy_kwh: NDArray[np.float64], probability: float, replay: Replay | None
+    forecast: Forecast, energy_kwh: NDArray[np.float64], probability: float, replay: PastPlans | None
 ) -> float:
-    """Share of what is left to plan with, so that it is kept with the probability; the rest is the reserve.
+    """Return the share of the remaining budget to plan with, so that it is kept with the probability; the rest is reserve.
 
-    The plan draws the energy [zone, slot], or about that. Read off plans of the past, or where there are none off the
-    forecast's interval, widened. The reserve falls as slots settle: those to come are nearer.
+    The plan draws about this energy [zone, slot]. The share comes from past plans, or without them from the forecast's
+    interval, widened. The reserve falls as slots settle, because the coming ones are nearer.
     """
     if probability <= 0:
         return 1.0
@@ -245,13 +245,13 @@ def usable_share(
 
 
 def interval_kg(forecast: Forecast, energy_kwh: NDArray[np.float64], probability: float) -> float:
-    """By the forecast's interval, which gives the size of a slot's error.
+    """Return the reserve by the forecast's interval, kg, which gives the size of a slot's error.
 
-    The errors of one zone last for hours, so they are taken to go all the same way; those of different zones are taken
-    to be independent. That the slots were chosen because they look cheap is not in the interval: `WIDENED` is added.
+    Errors of one zone last for hours, so they are assumed to have the same sign; those of different zones are assumed
+    independent. The interval ignores that slots were chosen because they look cheap: `WIDENED` is added.
     """
     law = NormalDist()
-    # `high` has half of what the interval leaves out above it.
+    # Half of what the interval excludes lies above `high`.
     reach = law.inv_cdf(min(0.5 + max(forecast.coverage, _LEAST_COVERAGE) / 2, _CERTAIN))
     deviation = (energy_kwh * (forecast.high - forecast.mean)).sum(axis=1) / reach
     return float((WIDENED + law.inv_cdf(probability)) * np.sqrt((deviation**2).sum()))

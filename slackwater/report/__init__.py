@@ -1,12 +1,12 @@
-"""Read what a run emitted, write its report, and return the statement: `slackwater.report(folder, out="report.html")`.
+"""Read a run, write its emissions report, and return the statement: `slackwater.report(folder, out="report.html")`.
 
     run.db -> account, comparison, standards -> statement -> content -> html, pdf, terminal; exports for other tools
 
-The package can be called as the verb that it is named after.
+The package itself can be called.
 
 Args:
     run: The run folder, or its run.db.
-    out: File to write; its ending chooses the form: .html, .pdf or .csv.
+    out: File to write; its suffix chooses the form: .html, .pdf or .csv.
     html: File for the report as one HTML page.
     pdf: File for the report as a PDF.
     csv: File for every line of the ledger.

@@ -24,41 +24,41 @@ RUN, TOKEN, FLOP = "training run", "training token", "FLOP"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSettings:
-    """Choices for SCI, the annual means and the uncertainty, and who reports; checked here for every way in."""
+    """Settings of a report: SCI, annual means, uncertainty and preparer. Values are checked on creation."""
 
     functional_unit: str = RUN
-    """What SCI is per: `training run`, `round`, `client-round`, `accuracy point`, `training token` with `tokens`, `FLOP`
-    with `flops`, or a text of one's own with `units`."""
+    """Unit that SCI divides by: `training run`, `round`, `client-round`, `accuracy point`, `training token` with `tokens`, `FLOP`
+    with `flops`, or your own text with `units`."""
     units: float | None = None
-    """R, how many functional units the run made; None counts it where the run knows it."""
+    """R, the number of functional units. None: counted from the run, where it records them."""
     embodied_kg: float | None = None
-    """TE of one client's device, kg CO2e."""
+    """TE, embodied emissions of one client's device, kg CO2e."""
     embodied_total_kg: float | None = None
-    """M of everything, kg CO2e, instead."""
+    """M, embodied emissions of the whole run, kg CO2e; replaces `embodied_kg`."""
     lifetime_years: float = 4.0
-    """EL, of a device."""
+    """EL, lifetime of a device."""
     pue: float | None = None
-    """Of the sites for which the scenario says none."""
+    """PUE of sites for which the scenario has none."""
     data: str | None = None
     """CSV file or folder with a year of intensity, for annual means."""
     intensity_uncertainty: float | None = None
-    """Relative, 0.1 for +- 10 %; of the intensity."""
+    """Relative uncertainty of the intensity: 0.1 is ± 10 %."""
     energy_uncertainty: float | None = None
-    """Relative, of the energy."""
+    """Relative uncertainty of the energy."""
     tokens: float | None = None
-    """Tokens that the run was trained on, all clients together; SCI is then also given per training token."""
+    """Tokens that all clients trained on together; adds SCI per training token."""
     flops: float | None = None
-    """Floating-point operations of the run; SCI is then also given per FLOP."""
+    """Floating-point operations of the run; adds SCI per FLOP."""
     organisation: str | None = None
-    """Whose report it is; None takes the scenario's [report]."""
+    """Reporting organisation. Default: from [report] in the scenario."""
     preparer: str | None = None
-    """Who prepared it; None takes the scenario's [report]."""
+    """Person who prepared the report. Default: from [report] in the scenario."""
     prepared_on: date | None = None
-    """Date of the report; None is today, UTC."""
+    """Date of the report. Default: today, UTC."""
 
     def __post_init__(self) -> None:
         if not self.functional_unit.strip():
-            raise ScenarioError("The functional unit is empty. Say what SCI is per, like 'training run' or 'round'.")
+            raise ScenarioError("The functional unit is empty. Name one, such as 'training run' or 'round'.")
         self._least("units", self.units, above=True)
         self._least("embodied_kg", self.embodied_kg)
         self._least("embodied_total_kg", self.embodied_total_kg)
@@ -81,12 +81,12 @@ class ReportSettings:
 
 
 MOST_LINES = 20_000_000
-"""Lines of a ledger that are read; more would take minutes and gigabytes."""
+"""Most ledger lines that a report reads; more would take minutes and gigabytes."""
 MOST_PLAN_CHARACTERS = 512 * 2**20
 
 
 class Snapshot(LedgerQueries):
-    """One run's file at one moment, also while the run goes on."""
+    """A consistent view of one run's file, also while the run continues."""
 
     def __init__(self, db: sqlite3.Connection, folder: Path) -> None:
         super().__init__(db, folder / FILE)
@@ -98,7 +98,7 @@ class Snapshot(LedgerQueries):
         self.settings, self.task, self.versions = (_mapping(row[key], key) for key in ("settings", "task", "versions"))
         self.plan: Plan = plan_from_dict(json.loads(row["plan"]), f"The plan of the run in {folder}")
         self.spent_kg = self.ledger.spent_kg()
-        """The sum that the ledger itself gives, kg."""
+        """The ledger's own sum, kg."""
         if not math.isfinite(self.spent_kg):
             raise ValueError("a line of the ledger is not a number")
 
@@ -125,14 +125,14 @@ class Snapshot(LedgerQueries):
 
 @contextmanager
 def snapshot(folder: Path) -> Iterator[Snapshot]:
-    """Open a run for reading; inside, what is unreadable becomes a sentence."""
+    """Open a run for reading; raise SlackwaterError if it cannot be read."""
     where = folder.parent if folder.name == FILE else folder
     if not (where / FILE).is_file():
         inside = [name for name in ("training", "baseline") if (where / name / FILE).is_file()]
         hint = (
-            f"Its {inside[0]}/ does: slackwater report {where / inside[0]}"
+            f"Use: slackwater report {where / inside[0]}"
             if inside
-            else "Name a folder that train made."
+            else "Name a folder that `slackwater train` or `run` wrote."
         )
         raise SlackwaterError(f"There is no run in {where}: it has no {FILE}. {hint}")
     db = connect(where / FILE, read_only=True)
@@ -144,21 +144,23 @@ def snapshot(folder: Path) -> Iterator[Snapshot]:
         raise
     except (sqlite3.Error, ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError) as error:
         raise SlackwaterError(
-            f"The run in {where} is damaged and cannot be reported: {error}. Take a copy of the folder from before, or run it anew."
+            f"The run in {where} is damaged and cannot be reported: {error}. Restore the folder from a backup, or run it again."
         ) from error
     finally:
         db.close()
 
 
 def _check(db: sqlite3.Connection, where: Path) -> None:
-    """Refuse what is not a whole run, or too large to read."""
+    """Raise SlackwaterError if the run is incomplete or too large to read."""
     tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     missing = sorted({"run", "charges", "rounds", "evaluations", "events"} - tables)
     if missing:
-        raise SlackwaterError(f"The run in {where} is incomplete: its {FILE} has no table {missing[0]!r}. Run it anew.")
+        raise SlackwaterError(
+            f"The run in {where} is incomplete: its {FILE} has no table {missing[0]!r}. Run it again."
+        )
     runs = db.execute("SELECT count(*), coalesce(max(length(plan)), 0) FROM run").fetchone()
     if runs[0] != 1:
-        raise SlackwaterError(f"The run in {where} was never begun, so there is nothing to report.")
+        raise SlackwaterError(f"The run in {where} has not started, so there is nothing to report.")
     lines, first, last, _ = LedgerQueries(db, where / FILE).extent()
     if first < 0 or last > LAST_SLOT:
         raise ValueError(f"its ledger has a slot number {first if first < 0 else last}")
@@ -166,7 +168,7 @@ def _check(db: sqlite3.Connection, where: Path) -> None:
         size = f"{lines:,} lines" if lines > MOST_LINES else f"a plan of {runs[1] / 2**20:,.0f} MiB"
         raise SlackwaterError(
             f"The run in {where} has {size}; a report reads up to {MOST_LINES:,} lines and a plan of "
-            f"{MOST_PLAN_CHARACTERS / 2**20:,.0f} MiB. Sum up the charges of its {FILE} with SQLite instead."
+            f"{MOST_PLAN_CHARACTERS / 2**20:,.0f} MiB. Sum the charges in its {FILE} with SQLite instead."
         )
 
 
@@ -178,7 +180,7 @@ def _mapping(text: str, what: str) -> dict[str, Any]:
 
 
 SERVER = "server"
-"""What the reports call the line without a client's name."""
+"""Name of the server in reports; its ledger lines have no client."""
 CAUSES = {
     "training": "training computation",
     "network": "communication (network)",
@@ -187,50 +189,50 @@ CAUSES = {
     "server": "server and aggregation",
     "startup": "start-up",
 }
-"""Causes of a charge, named after the phases of a federated run in arXiv 2602.00343, in the order of the reports."""
+"""Causes of a charge in report order, named after the phases of a federated run in arXiv 2602.00343."""
 MOST_EVENTS = 50
 NEAR_ZERO_KG = 1e-6
-"""A milligram. Percentages of less than that would be percentages of rounding errors, and are not printed."""
+"""One milligram. Percentages of smaller totals would show rounding errors, so they are not printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Lines of the ledger that share something."""
+    """Lines of the ledger with the same key."""
 
     key: tuple[str, ...]
-    """What they share, as the ledger has it; the client's name is empty for the server."""
+    """Values of the key, as in the ledger; the client's name is empty for the server."""
     kg: float
     energy_kwh: float
-    """Of the lines that have it."""
+    """Sum over the lines that have an energy."""
     lines: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """The whole ledger, split one way: the groups add up to the total."""
+    """The whole ledger in groups that add up to the total."""
 
     by: tuple[str, ...]
-    """Names of the parts of a group's key."""
+    """Names of the key's parts."""
     groups: tuple[Group, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Corrections or settlements together."""
+    """All corrections, or all settlements."""
 
     kind: str
     lines: int
-    """Charges that were changed."""
+    """Number of charges that were changed."""
     charged_kg: float
-    """What these charges had been."""
+    """Sum of these charges before the change."""
     kg: float
     absolute_kg: float
-    """The sum without signs: what was wrong, also where it cancels."""
+    """Sum of the absolute changes: positive and negative ones do not cancel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A warning or an error that the run noted."""
+    """A warning or an error of the run."""
 
     at: str
     level: str
@@ -240,17 +242,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What the ledger says."""
+    """Totals and breakdowns of the ledger."""
 
     total_kg: float
     """The ledger's own sum."""
     energy_kwh: float
-    """Of the lines that have it."""
+    """Sum over the lines that have an energy."""
     kg_without_energy: float
-    """Of the lines that have none: their kg were given as such."""
+    """Sum of the lines without energy: their kg were entered directly."""
     lines: int
     last_line: int
-    """Number of the last line that is in the account: a run that goes on adds others behind it."""
+    """Number of the last ledger line in the account; a run that continues adds more."""
     by_client: Breakdown
     by_zone: Breakdown
     by_day: Breakdown
@@ -259,27 +261,27 @@ class Account:
     by_kind: Breakdown
     by_method: Breakdown
     differences: tuple[Difference, ...]
-    """Corrections and settlements; they are in the total."""
+    """Corrections and settlements, which the total includes."""
     retried_lines: int
     retried_kg: float
-    """Of second and later attempts."""
+    """Emissions of second and later attempts."""
     slots_without_round: int
     kg_without_round: float
-    """Charged for training of which no round is recorded."""
+    """Charged for training without a recorded round."""
     event_count: int
     events: tuple[Event, ...]
     """The last warnings and errors."""
 
 
 def share_of(part_kg: float, whole_kg: float | None) -> str:
-    """Return a share as text, empty where the whole is next to nothing."""
+    """Return a share as text; empty if the whole is below `NEAR_ZERO_KG`."""
     if whole_kg is None or abs(whole_kg) < NEAR_ZERO_KG:
         return ""
     return f"{100 * part_kg / whole_kg:.1f} %"
 
 
 def account(run: Snapshot, cells: list[Cell]) -> Account:
-    """Return everything the ledger says about emissions."""
+    """Return the ledger's totals and breakdowns."""
     retried_lines, retried_kg = run.retried()
     slots_without_round, kg_without_round = run.without_round()
     event_count, events = run.events(MOST_EVENTS)
@@ -326,6 +328,6 @@ def _breakdown(cells: Iterable[Cell], names: tuple[str, ...]) -> Breakdown:
         )
         for shared, part in grouped.items()
     ]
-    # Days in their order; everything else with the largest first.
+    # Days in order of time; all other groups by size, the largest first.
     groups.sort(key=lambda group: group.key if names == ("day",) else (-group.kg, group.key))
     return Breakdown(by=names, groups=tuple(groups))

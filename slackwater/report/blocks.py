@@ -1,4 +1,4 @@
-"""What a report is made of, before anyone decides how it looks: text, figures, tables, charts, code."""
+"""Blocks of a report, independent of its file format: text, figures, tables, charts, code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Sentences that stand for themselves, as a list."""
+    """Separate sentences, as a list."""
 
     items: tuple[str, ...]
 
@@ -36,14 +36,14 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The numbers that a hurried reader looks for."""
+    """The main numbers of the report."""
 
     items: tuple[Figure, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of text; `right` says which columns hold numbers."""
+    """Rows of text; `right` marks the columns with numbers."""
 
     title: str
     columns: tuple[str, ...]
@@ -52,19 +52,19 @@ class Table:
     total: tuple[str, ...] | None = None
     note: str = ""
     sums: tuple[int, ...] = ()
-    """Numbers of the rows that are sums of those above."""
+    """Indices of the rows that sum the rows above."""
 
 
 @dataclass(frozen=True, slots=True)
 class Charts:
-    """Pictures that stand side by side where there is room."""
+    """Charts, side by side where there is room."""
 
     drawings: tuple[Drawing, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Text to copy, as it is."""
+    """Text to copy verbatim."""
 
     text: str
 
@@ -74,7 +74,7 @@ Block = Paragraph | Notes | Figures | Table | Charts | Code
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and what is under it."""
+    """A heading and its blocks."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -85,31 +85,31 @@ class Document:
     """The whole report."""
 
     title: str
-    """With the kind of run."""
+    """Includes the kind of run."""
     kind: str
-    """What its kind means for the figures: the first sentence of every report."""
+    """What the kind of run means for the figures: the first sentence of every report."""
     subtitle: str
     date: str
-    """Of the report, ISO."""
+    """Date of the report, ISO."""
     warning: str
-    """What a reader must know before all else; empty where there is nothing."""
+    """Warning above everything else; empty if there is none."""
     sections: tuple[Section, ...]
     closing: str
 
 
 @dataclass(frozen=True, slots=True)
 class Kilograms:
-    """Writes kg with the same decimals all through a report."""
+    """Formatter that writes kg with the same decimals throughout a report."""
 
     decimals: int
 
     @classmethod
     def for_total(cls, total_kg: float) -> Kilograms:
-        """Use three decimals, which are grams; small runs get more, so that their clients differ."""
+        """Use three decimals (grams); small runs get more, so that their clients differ."""
         return cls(3 if abs(total_kg) >= 100 else 4 if abs(total_kg) >= 1 else 6)
 
     def adding_up(self, parts: Sequence[float], total: float, *, since: float = 0.0) -> list[str]:
-        """Write parts so that, as shown, they add up to the difference of two sums; the largest takes what rounding left."""
+        """Write parts so that the shown values add up to the difference of two sums; the largest absorbs the rounding."""
         counts = [self._count(part) for part in parts]
         if counts:
             largest = max(range(len(counts)), key=lambda number: abs(counts[number]))
@@ -117,18 +117,18 @@ class Kilograms:
         return [self(count / 10.0**self.decimals) for count in counts]
 
     def _count(self, kg: float) -> int:
-        """Return how many of the smallest shown amount it is."""
+        """Return the amount as a multiple of the smallest shown step."""
         return round(round(round(kg, 9), self.decimals) * 10.0**self.decimals)
 
     def __call__(self, kg: float, *, sign: bool = False) -> str:
         """Return the kg as text; 0 has no minus."""
-        # By way of micrograms, so that two sums of the same numbers in another order are not rounded apart.
+        # Round to micrograms first, so that sums of the same numbers in another order print the same.
         rounded = round(round(kg, 9), self.decimals) + 0.0
         return f"{rounded:+,.{self.decimals}f}" if sign and rounded else f"{rounded:,.{self.decimals}f}"
 
 
 def percent_change(value: float, reference: float) -> str:
-    """Return the change against the reference in per cent, with a true minus; empty if the reference is almost 0."""
+    """Return the change in per cent of the reference, with a true minus; empty if the reference is almost 0."""
     if not math.isfinite(reference) or abs(reference) < NEAR_ZERO_KG:
         return ""
     return f"{100 * (value - reference) / reference:+.1f} %".replace("-", "\N{MINUS SIGN}")

@@ -1,4 +1,4 @@
-"""Planned beside actual, and what the same work would have emitted without slack or by annual averages."""
+"""Planned against actual emissions, and the same work without slack or at annual averages."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from slackwater.units import iso
 
 MOST_DEVIATIONS = 100
 _SAME_KG = 5e-7
-"""Half a milligram: what sums of the same numbers in another order may differ by, and nobody reports."""
+"""Half a milligram: more than sums of the same numbers in another order can differ by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """Planned and realised of one client or day."""
+class PlannedVsActual:
+    """Planned and actual emissions of one client or day."""
 
     name: str
     planned_kg: float | None
-    """None where the run does not say what its plans expected."""
+    """None if the run did not record what its plans expected."""
     realised_kg: float
     planned_slots: int | None = None
-    """Client-slots of training; None where they are not counted."""
+    """Client-slots of training; None if not counted."""
     realised_slots: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """A client's slot that came otherwise than planned."""
+    """A client-slot that differs from the plan."""
 
     slot: int
     start: str
     client: str
     what: str
-    """missed, extra or other kg."""
+    """`missed`, `extra` or `other kg`."""
     planned_kg: float
     realised_kg: float
 
@@ -58,36 +58,36 @@ class PlannedAndRealised:
     """The plans in force against the ledger."""
 
     planned_kg: float
-    """Up to the end: what was expected of the slots reached, and what the last plan expects of the rest."""
+    """Whole run: expected kg of the slots reached, plus the last plan's kg for the rest."""
     planned_kg_until_now: float
-    """Up to the last slot that the run has reached."""
+    """Up to the last slot reached."""
     to_come_kg: float
-    """What the last plan expects of the slots that the run has not reached."""
+    """Expected by the last plan for the slots not reached yet."""
     expected_kg: float
-    """Realised and to come."""
+    """Realised plus to come."""
     first_plan_kg: float
-    """What the plan that the run began with expected, for reference."""
+    """Expected by the first plan, for reference."""
     replans: int
     noted: bool
-    """Whether the run says what was expected of each slot; if not, only who trained is compared."""
+    """Whether the run recorded the expected kg of each slot; if not, only participation is compared."""
     realised_kg: float
     reached_slots: int
     planned_slots: int
     """Slots until the end."""
     client_slots_planned: int
     client_slots_as_planned: int
-    """Trained, for the planned kg."""
+    """Trained with the planned kg."""
     client_slots_other_kg: int
     client_slots_missed: int
-    """Of the slots that the run has reached."""
+    """Among the slots reached."""
     client_slots_extra: int
-    by_client: tuple[Beside, ...]
-    """Of a run that re-plans, planned is what was expected of the slots reached."""
-    by_day: tuple[Beside, ...]
+    by_client: tuple[PlannedVsActual, ...]
+    """If the run was re-planned, planned kg cover only the slots reached."""
+    by_day: tuple[PlannedVsActual, ...]
     kg_by_slot: tuple[tuple[float | None, float], ...]
-    """Planned and realised of every slot until the end or the last one with a charge."""
+    """Planned and realised kg of every slot, up to the end or the last charge, whichever is later."""
     deviations: tuple[Deviation, ...]
-    """The largest, in the order of time."""
+    """The largest ones, in order of time."""
 
 
 def planned_and_realised(run: Snapshot, in_force: PlanInForce) -> PlannedAndRealised:
@@ -126,7 +126,7 @@ def planned_and_realised(run: Snapshot, in_force: PlanInForce) -> PlannedAndReal
 def _compare(
     in_force: PlanInForce, realised: Iterable[ClientSlot]
 ) -> tuple[dict[str, int], tuple[Deviation, ...], dict[str, int]]:
-    """Return how often what came, the largest deviations, and the slots in which each client trained."""
+    """Return the counts by outcome, the largest deviations, and the number of slots in which each client trained."""
     problem = in_force.first.problem
     step = timedelta(minutes=problem.traces.slot_minutes)
     open_slots = in_force.wanted.copy()
@@ -167,7 +167,7 @@ def _compare(
     return counts, tuple(ordered), trained
 
 
-def _by_client(run: Snapshot, in_force: PlanInForce, trained: dict[str, int]) -> tuple[Beside, ...]:
+def _by_client(run: Snapshot, in_force: PlanInForce, trained: dict[str, int]) -> tuple[PlannedVsActual, ...]:
     realised: dict[str, list[float]] = {}
     for one in run.work():
         realised.setdefault(one.client, []).append(one.kg)
@@ -177,7 +177,7 @@ def _by_client(run: Snapshot, in_force: PlanInForce, trained: dict[str, int]) ->
         planned.setdefault("", 0.0)
     names = {**slots, **planned, **realised}
     both = [
-        Beside(
+        PlannedVsActual(
             name=name,
             planned_kg=planned.get(name, 0.0) if in_force.is_noted else None,
             realised_kg=math.fsum(realised.get(name, ())),
@@ -190,7 +190,7 @@ def _by_client(run: Snapshot, in_force: PlanInForce, trained: dict[str, int]) ->
 
 
 def _planned_by_client(in_force: PlanInForce) -> dict[str, float]:
-    """Return name -> kg that was expected, empty for the server; of a run that re-plans, of the slots reached."""
+    """Return name -> expected kg, the server's name empty; if the run was re-planned, of the slots reached."""
     if in_force.is_first:
         found = in_force.first.emissions
         kg = dict(zip(in_force.row, found.client_kg.tolist(), strict=True))
@@ -202,14 +202,14 @@ def _planned_by_client(in_force: PlanInForce) -> dict[str, float]:
     return {name: math.fsum(part) for name, part in parts.items()}
 
 
-def _by_day(plan: Plan, kg_by_slot: list[tuple[float | None, float]]) -> tuple[Beside, ...]:
+def _by_day(plan: Plan, kg_by_slot: list[tuple[float | None, float]]) -> tuple[PlannedVsActual, ...]:
     days: dict[str, list[tuple[float | None, float]]] = {}
     step = timedelta(minutes=plan.problem.traces.slot_minutes)
     for slot, both in enumerate(kg_by_slot):
         day = (plan.problem.first_slot + slot * step).date().isoformat()
         days.setdefault(day, []).append(both)
     return tuple(
-        Beside(
+        PlannedVsActual(
             name=day,
             planned_kg=None if any(kg is None for kg, _ in part) else math.fsum(kg or 0.0 for kg, _ in part),
             realised_kg=math.fsum(kg for _, kg in part),
@@ -223,7 +223,7 @@ def _known(kg: float) -> float | None:
 
 
 BASELINE = "baseline"
-"""Folder in a run's folder with the run without slack that was trained beside it."""
+"""Subfolder with the no-slack run that was trained for comparison."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,14 +231,14 @@ class SameWork:
     """The same client-slots from the first slot on, without waiting."""
 
     kg: float | None
-    """None where it cannot be said."""
+    """None if it cannot be computed."""
     reason: str
-    """Why not, or how it was counted."""
+    """How it was computed, or why it could not be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SameBudget:
-    """Everyone in every slot until the budget is spent: the paper's baseline."""
+    """All clients in every slot until the budget is spent: the paper's baseline."""
 
     kg: float | None
     rounds: int
@@ -249,18 +249,18 @@ class SameBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnualAverage:
-    """The same energy at one mean intensity for each zone."""
+    """The same energy at one mean intensity per zone."""
 
     kg: float | None
-    """Of the lines with energy at the zone's mean; the others as they are. None where a zone has no mean."""
+    """Lines with energy at the zone's mean, others unchanged. None if a zone has no mean."""
     mean_kg_per_kwh: Mapping[str, float]
     basis: str
 
 
 def same_work_without_slack(plan: Plan, work: Iterable[Work]) -> SameWork:
-    """Move each client's slots to the first in which it can train; its energy is the ledger's, cause by cause.
+    """Move each client's slots to the first in which it can train, with the ledger's energy by cause.
 
-    Idle draw counts until the last of them is done, the server in every one of these slots: the method is the run's.
+    As in the run, idle draw counts until the last of these slots, and the server in each of them.
     """
     costs = plan.problem.costs
     row_of = {str(name): row for row, name in enumerate(plan.problem.fleet.names)}
@@ -273,25 +273,25 @@ def same_work_without_slack(plan: Plan, work: Iterable[Work]) -> SameWork:
             return SameWork(kg=None, reason="A client of the ledger is not in the plan.")
         free = np.flatnonzero(costs.available[costs.mask[row]])
         if len(free) < one.slots:
-            return SameWork(kg=None, reason="The plan's intensity does not reach over all the work without slack.")
+            return SameWork(kg=None, reason="The plan's intensity does not cover all the work without slack.")
         slots = free[: one.slots]
         length = max(length, int(slots[-1]) + 1) if one.cause == "training" else length
         parts.append(one.energy_kwh / one.slots * float(costs.intensity[costs.row[row], slots].sum()))
     parts.append(float(costs.idle_kg()[:length].sum()))
     if costs.server_kg is not None:
         parts.append(float(costs.server_kg[:length].sum()))
-    how = "Each client's slots from the first slot on, without waiting, at the intensity that the plan holds for them"
-    return SameWork(kg=math.fsum(parts), reason=f"{how}; over after {length} slots.")
+    how = "Each client's slots from the first slot on, without waiting, at the plan's intensity"
+    return SameWork(kg=math.fsum(parts), reason=f"{how}; done after {length} slots.")
 
 
 def same_budget_without_slack(run: Snapshot) -> SameBudget:
-    """Return the run without slack that was trained beside this one, or its plan if there is none."""
+    """Return the no-slack run that was trained for comparison, or a no-slack plan if there is none."""
     beside = run.folder / BASELINE
     if (beside / FILE).is_file():
         try:
             with snapshot(beside) as other:
                 rounds, client_rounds = other.rounds_done()
-                basis = f"trained beside this run ({BASELINE}/, {KINDS[other.kind].label}, {other.status})"
+                basis = f"trained for comparison ({BASELINE}/, {KINDS[other.kind].label}, {other.status})"
                 return SameBudget(
                     kg=other.spent_kg,
                     rounds=rounds,
@@ -310,14 +310,14 @@ def same_budget_without_slack(run: Snapshot) -> SameBudget:
         rounds=plan.problem.rounds,
         client_rounds=int(plan.slots_per_client.sum()),
         accuracy=None,
-        basis="planned, not trained; as far as the intensity of the plan reaches",
+        basis="planned, not trained; limited by the plan's intensity data",
     )
 
 
 def annual_average(
     plan: Plan, energy_by_zone: Mapping[str, float], kg_without_energy: float, data: str | None
 ) -> AnnualAverage:
-    """Return the energy at each zone's annual mean: of the user's data, of the typical year, or else of the plan."""
+    """Return the energy at each zone's annual mean, from the user's data, the typical year, or else the plan."""
     means, basis = _means(plan, data)
     lacking = sorted(zone for zone, energy in energy_by_zone.items() if energy and zone not in means)
     used = {zone: means[zone] for zone in sorted(energy_by_zone) if zone in means}
@@ -340,4 +340,4 @@ def _means(plan: Plan, data: str | None) -> tuple[dict[str, float], str]:
         return means, f"annual mean, {traces.factor}, of {source}, {span}"
     means = dict(zip(traces.zones, map(float, traces.intensity.mean(axis=1)), strict=True))
     hours = traces.slots * traces.slot_minutes / 60
-    return means, f"not a year: the mean over the {hours:g} hours of the plan; give a year with --data"
+    return means, f"mean over the plan's {hours:g} hours, not a year; give a year with --data"

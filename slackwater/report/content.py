@@ -1,4 +1,4 @@
-"""From a statement to the blocks of its report: what is said, in which order, with which digits."""
+"""Turn a statement into the blocks of its report: texts, their order and digits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MOST_BARS = 20
 
 
 def _period(statement: Statement) -> str:
-    """Return the time that was charged; before any charge, that of the plan."""
+    """Return the charged period; before the first charge, the plan's."""
     by, run = statement.preparation, statement.run
     return f"{by.period_start or run.first_slot} to {by.period_end or run.plan_ends_at}"
 
@@ -47,7 +47,9 @@ def document(statement: Statement) -> Document:
     """Return the report of a statement."""
     run, kg = statement.run, Kilograms.for_total(statement.account.total_kg)
     words = KINDS[run.kind]
-    unfinished = "" if run.status == "done" else f" The run is not done ({run.status}): these are its figures so far."
+    unfinished = (
+        "" if run.status == "done" else f" The run is not finished ({run.status}); these are its figures so far."
+    )
     synthetic = "Synthetic intensity: typical profiles, not measured. This report shows the method, not real emissions."
     return Document(
         title=f"Emissions report: {words.label} run",
@@ -61,7 +63,7 @@ def document(statement: Statement) -> Document:
             Section("What was planned", (tables.plan_facts(statement, kg),)),
             Section("What happened", _happened(statement, kg)),
             Section("Planned against realised", _beside(statement, kg)),
-            Section("Where the emissions are from", tables.sources(statement, kg)),
+            Section("Emissions by zone and source", tables.sources(statement, kg)),
             Section("Comparison", _comparison(statement, kg)),
             Section("Software Carbon Intensity (ISO/IEC 21031)", _sci(statement, kg)),
             Section("GHG Protocol scope 2, location-based", _scope2(statement, kg)),
@@ -74,8 +76,8 @@ def document(statement: Statement) -> Document:
             ),
             Section("For a model card", _card(statement)),
         ),
-        closing=f"{words.title} {run.id} in {run.folder}, begun {run.created_at}, with Slackwater {run.slackwater}. "
-        "Rows are rounded one by one; totals are the ledger's.",
+        closing=f"{words.title} {run.id} in {run.folder}, started {run.created_at}, with Slackwater {run.slackwater}. "
+        "Each row is rounded; totals come from the ledger.",
     )
 
 
@@ -87,16 +89,18 @@ def _glance(statement: Statement, kg: Kilograms) -> Figures:
         budget = f"{share}{' of ' if share else ''}the budget of {run.budget_kg:.9g} kg"
     items = [Figure(KINDS[run.kind].emitted, kg(total), "kg CO2e", budget)]
     if run.status != "done":
-        note = "spent, and what the plan still expects"
+        note = "spent, plus the rest of the plan"
         items.append(Figure("Expected at the end", kg(statement.figures.expected_kg), "kg CO2e", note))
     if statement.same_work.kg and (change := percent_change(total, statement.same_work.kg)):
-        items.append(Figure("Against no slack", change, "", f"the same work at once: {kg(statement.same_work.kg)} kg"))
+        items.append(
+            Figure("Against no slack", change, "", f"same work without slack: {kg(statement.same_work.kg)} kg")
+        )
     items.append(
         Figure(
             "SCI",
             f"{statement.sci.score_g:,.4g}",
             f"g per {style.shortened(statement.sci.functional_unit, 40)}",
-            "embodied included" if statement.sci.embodied_kg is not None else "without embodied emissions",
+            "with embodied emissions" if statement.sci.embodied_kg is not None else "without embodied emissions",
         )
     )
     items.append(_scope2_figure(statement, kg))
@@ -107,7 +111,7 @@ def _glance(statement: Statement, kg: Kilograms) -> Figures:
 
 
 def _scope2_figure(statement: Statement, kg: Kilograms) -> Figure:
-    """Return the direct figure if there is one, and which figure it is."""
+    """Return the scope 2 figure to report, with its emission factor."""
     found = statement.scope2
     if found.reported_kg is None:
         return Figure("Scope 2, hourly", "none", "", f"the intensity is {found.factor}")
@@ -130,8 +134,8 @@ def _charts(statement: Statement, kg: Kilograms) -> tuple[Drawing, ...]:
         )
     slots = max(len(both), len(first))
     course = progress(
-        "Spent over time",
-        f"Planned and realised sum of emissions over {slots} slots; realised ends at {kg(total)} kg.",
+        "Emissions over time",
+        f"Cumulative planned and realised emissions over {slots} slots; realised ends at {kg(total)} kg.",
         planned=planned,
         first_plan=first,
         realised=realised,
@@ -147,7 +151,7 @@ def _charts(statement: Statement, kg: Kilograms) -> tuple[Drawing, ...]:
     )
     clients = bars(
         f"By client{more}, kg CO2e",
-        "Realised emissions by client, with the planned ones as a mark.",
+        "Realised emissions by client; a mark shows the planned ones.",
         [
             Bar(name=tables.client_name(one.name), value=one.realised_kg, text=kg(one.realised_kg), mark=one.planned_kg)
             for one in shown
@@ -158,7 +162,7 @@ def _charts(statement: Statement, kg: Kilograms) -> tuple[Drawing, ...]:
 
 
 def _ticks(statement: Statement, slots: int) -> list[tuple[float, str]]:
-    """Return up to six marks on the time axis, at whole days if there are several."""
+    """Return the ticks of the time axis, at whole days if there are several."""
     start, minutes = utc(statement.run.first_slot), statement.run.slot_minutes
     days = slots * minutes / 1440
     if days < 2.5:
@@ -190,20 +194,20 @@ def _happened(statement: Statement, kg: Kilograms) -> tuple[Block, ...]:
 def _beside(statement: Statement, kg: Kilograms) -> tuple[Block, ...]:
     both = statement.planned
     compared = (
-        f"Of {both.client_slots_planned:,} planned client-slots {both.client_slots_as_planned:,} came as planned, "
-        f"{both.client_slots_other_kg:,} at other kg, {both.client_slots_missed:,} were missed; "
-        f"{both.client_slots_extra:,} were not in the plan."
+        f"Of {both.client_slots_planned:,} planned client-slots, {both.client_slots_as_planned:,} ran as planned, "
+        f"{both.client_slots_other_kg:,} ran with other kg and {both.client_slots_missed:,} were missed. "
+        f"{both.client_slots_extra:,} ran without being planned."
     )
     if not both.noted:
         compared = (
-            "The run was re-planned by a version of Slackwater that did not note what each plan expected of a slot, so only "
-            f"who trained is compared: of {both.client_slots_planned:,} client-slots that were asked for "
+            "Only participation is compared, because an older version of Slackwater re-planned the run without "
+            f"recording the expected kg of each slot. Of {both.client_slots_planned:,} requested client-slots, "
             f"{both.client_slots_missed:,} were missed."
         )
     to_come = "" if statement.run.status == "done" else f" Expected at the end: {kg(both.expected_kg)} kg."
     blocks: list[Block] = [
         Paragraph(
-            f"Planned: {kg(both.planned_kg)} kg until the end, of which {kg(both.planned_kg_until_now)} kg until the "
+            f"Planned: {kg(both.planned_kg)} kg for the whole run, {kg(both.planned_kg_until_now)} kg up to the "
             f"last slot reached ({both.reached_slots:,} of {both.planned_slots:,}). Realised: {kg(both.realised_kg)} kg."
             f"{to_come} {compared}"
         ),
@@ -219,19 +223,19 @@ def _beside(statement: Statement, kg: Kilograms) -> tuple[Block, ...]:
 def _replanned(statement: Statement, kg: Kilograms) -> str:
     both = statement.planned
     return (
-        f"The run was {tables.replanned_times(both.replans)}. Planned is what the plan in force expected of a slot when the "
-        f"slot was decided. For reference, the first plan expected {kg(both.first_plan_kg)} kg of the whole run."
+        f"The run was {tables.replanned_times(both.replans)}. A slot's planned kg come from the plan in force when the "
+        f"slot was decided. The first plan expected {kg(both.first_plan_kg)} kg for the whole run."
     )
 
 
 def _checked(statement: Statement) -> tuple[Block, ...]:
     found = statement.checked
     if found is None:
-        return (Paragraph("No line of the ledger has both energy and intensity, so there is nothing to multiply."),)
+        return (Paragraph("No line of the ledger has both energy and intensity, so no product can be checked."),)
     return (
         Paragraph(
-            "One line of the ledger, the largest charge of training, worked out from its source. Every other line can "
-            "be checked in the same way from the columns of --csv."
+            "This is the largest training charge in the ledger, recomputed from its source. You can check every "
+            "other line in the same way from the columns of --csv."
         ),
         tables.checked(found),
     )
@@ -240,8 +244,8 @@ def _checked(statement: Statement) -> tuple[Block, ...]:
 def _recomputed() -> tuple[Block, ...]:
     return (
         Paragraph(
-            "The SHA-256 of a source is taken over its lines 'zone,slot_start,intensity_kg_per_kwh' in the ledger, each "
-            "different line once, sorted and ended by a line feed. This Python recomputes it from the file that --csv writes:"
+            "The SHA-256 of a source covers its ledger lines 'zone,slot_start,intensity_kg_per_kwh': distinct, sorted, "
+            "each ended by a line feed. This Python code recomputes it from the file that --csv writes:"
         ),
         Code(RECOMPUTE),
     )
@@ -255,16 +259,16 @@ def _comparison(statement: Statement, kg: Kilograms) -> tuple[Block, ...]:
     if annual is not None:
         items.append(Bar(name="at annual averages", value=annual, text=kg(annual), role="other"))
     drawing = bars(
-        "The same energy otherwise, kg CO2e",
-        "This run beside the same work without slack and at annual averages.",
+        "This run and its alternatives, kg CO2e",
+        "This run, the same work without slack, and the same energy at annual averages.",
         items,
     )
     return (
         Charts((drawing,)),
         tables.comparison(statement, kg),
         Paragraph(
-            "The annual figure differs for two reasons that it does not tell apart: the hours that were chosen, and "
-            "the season of the run. Only the first is the planner's doing."
+            "The annual figure mixes two effects: the chosen hours and the season of the run. Only the first is due "
+            "to the planner."
         ),
     )
 
@@ -285,7 +289,7 @@ def _uncertainty(statement: Statement, kg: Kilograms) -> tuple[Block, ...]:
         settings = statement.settings
         if settings.energy_uncertainty is None or settings.intensity_uncertainty is None:
             missing = "energy" if settings.energy_uncertainty is None else "intensity"
-            range_text += f" It leaves out how sure the {missing} is: the true range is wider."
+            range_text += f" It leaves out the uncertainty of the {missing}, so the true range is wider."
     return (tables.uncertainty(statement, kg), Paragraph(range_text), Notes(found.sentences))
 
 
@@ -294,10 +298,11 @@ def _method(statement: Statement) -> tuple[Block, ...]:
     return (
         Paragraph(
             "kg CO2e = energy (kWh) x intensity (kg/kWh), for each client and each slot of "
-            f"{run.slot_minutes} minutes, booked before the slot is trained and never changed: a correction is a further "
-            "line. Training is charged on top of idle draw; idle draw in every slot until the end, where the scenario "
-            "gives it; the server in every slot in which anyone trains; communication (network) and evaluation where the scenario "
-            "gives them. Causes are named after the phases of arXiv 2602.00343. PUE, where given, is in the energy."
+            f"{run.slot_minutes} minutes. A charge is written before its slot is trained and never changed; a correction "
+            "adds a line. Training is charged on top of idle draw. Idle draw is charged in every slot until the end, "
+            "the server in every slot with training. Idle draw, communication (network) and evaluation are charged if "
+            "the scenario gives them. Causes are named after the phases of arXiv 2602.00343. Energy includes PUE, "
+            "if given."
         ),
         Paragraph(
             f"Intensity: {run.factor} emissions of the grid's mix in the client's zone, averaged over the slot, "
@@ -305,9 +310,9 @@ def _method(statement: Statement) -> tuple[Block, ...]:
             + (
                 "Life-cycle values include building power stations and supplying fuel."
                 if run.factor == "lifecycle"
-                else "Direct values count what the power stations emit, and nothing upstream."
+                else "Direct values count the power stations' emissions and nothing upstream."
                 if run.factor == "direct"
-                else "Read its source for what it counts."
+                else "Its source says what it counts."
             )
         ),
         tables.energy_factors(statement),
@@ -327,7 +332,7 @@ _LONGEST = 34
 
 
 def summary(statement: Statement) -> RenderableType:
-    """Show what fits a screen."""
+    """Return the summary for the terminal."""
     kg = Kilograms.for_total(statement.account.total_kg)
     shown = document(statement)
     glance = shown.sections[0].blocks[0]
@@ -345,7 +350,7 @@ def summary(statement: Statement) -> RenderableType:
     for table in (tables.clients(statement, kg), tables.days(statement, kg), zones, sources, causes):
         if isinstance(table, Table):
             parts += [Text(""), _table(table)]
-    parts += [Text(""), Text("Everything else: --html, --pdf, --csv, --codecarbon or --json.", style="dim")]
+    parts += [Text(""), Text("Full report: --html, --pdf, --csv, --codecarbon or --json.", style="dim")]
     return Group(*parts)
 
 

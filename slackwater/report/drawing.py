@@ -1,4 +1,4 @@
-"""Charts as a few shapes, so that the page and the PDF draw the same picture without a plotting library."""
+"""Charts as simple shapes, which the page and the PDF draw alike without a plotting library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST_NAME = 19
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rectangle:
-    """A filled one."""
+    """A filled rectangle."""
 
     x: float
     y: float
@@ -59,14 +59,14 @@ class Drawing:
 
     title: str
     description: str
-    """What it shows, for those who do not see it."""
+    """Text alternative for readers who cannot see the chart."""
     height: float
     shapes: tuple[Shape, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One bar; `mark` is a line across it, where something else would have ended."""
+    """One bar; `mark` draws a line across it at another value."""
 
     name: str
     value: float
@@ -108,7 +108,7 @@ def progress(
     ticks: Sequence[tuple[float, str]],
     slots: int,
 ) -> Drawing:
-    """Draw sums since the start against time: planned dashed, realised solid, the first plan and the budget."""
+    """Draw cumulative emissions over time: planned dashed, realised solid, with the first plan and the budget."""
     height, top, foot = 252.0, 30.0, 216.0
     most = max([*planned, *first_plan, *realised, budget or 0.0], default=0.0) or 1.0
     step = _round_step(most)
@@ -138,7 +138,7 @@ def progress(
     if first_plan:
         line = _thinned([at(t, kg) for t, kg in _since(first_plan)])
         shapes.append(Polyline(points=line, role="other", width=1.4, dashed=True))
-    # On top and thin, so that both are seen where they are the same.
+    # Thin and on top, so that both lines show where they coincide.
     if planned:
         line = _thinned([at(t, kg) for t, kg in _since(planned)])
         shapes.append(Polyline(points=line, role="planned", width=1.4, dashed=True))
@@ -162,7 +162,7 @@ def _legend(entries: Sequence[tuple[Role, str]]) -> list[Shape]:
 
 
 def _since(sums: Sequence[float]) -> list[tuple[float, float]]:
-    """Return points (slot, kg): nothing at the start, and each sum at the end of its slot."""
+    """Return points (slot, kg): 0 kg at the start, then each sum at the end of its slot."""
     return [(0.0, 0.0), *((slot + 1.0, kg) for slot, kg in enumerate(sums))]
 
 

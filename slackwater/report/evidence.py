@@ -1,4 +1,4 @@
-"""What an auditor checks a report by: the intensity data with hash and licence, and one number worked out in full."""
+"""Evidence for auditors: the intensity data with hash and licence, and one number recomputed in full."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ for (source, kind), rows in values.items():
 _TERMS = {
     "neso": ("National Energy System Operator (NESO), Carbon Intensity API", "CC BY 4.0"),
     "energycharts": ("Energy-Charts, Fraunhofer ISE", "CC BY 4.0"),
-    "electricitymaps": ("Electricity Maps", "Electricity Maps' terms of service; not to be passed on"),
+    "electricitymaps": ("Electricity Maps", "Electricity Maps' terms of service; no redistribution"),
     "watttime": ("WattTime", "WattTime's terms of service; not open"),
     "entsoe": ("ENTSO-E Transparency Platform, generation by fuel, with IPCC factors", "ENTSO-E's terms of use"),
     "eia": ("U.S. Energy Information Administration, generation by fuel, with IPCC factors", "public domain"),
     TYPICAL_SOURCE: ("Slackwater's embedded typical year, synthetic", "Apache-2.0"),
 }
-"""Attribution and licence by the name of a source; docs/guides/providers.md has the same terms."""
+"""Attribution and licence by source name, as in docs/guides/providers.md."""
 _OURS = ("computed by Slackwater from earlier actual values", "as those values")
-_FILES = ("the user's own data", "as stated by whoever published the file")
+_FILES = ("the user's own data", "as stated by the file's publisher")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSource:
-    """The intensity values that one source gave to the ledger."""
+    """The ledger's intensity values from one source."""
 
     source: str
     kind: str
@@ -53,19 +53,19 @@ class DataSource:
     """Start of the first slot with a value."""
     last: str
     sha256: str
-    """Of the distinct lines `zone,slot_start,kg_per_kwh`, sorted, each ended by a line feed."""
+    """Hash of the distinct lines `zone,slot_start,kg_per_kwh`, sorted, each ended by a line feed."""
     attribution: str
     licence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedLine:
-    """One charge with everything that was booked about it: energy x intensity = kg."""
+    """One charge with all its ledger lines: energy x intensity = kg."""
 
     line: int
     """Number of the charge in the ledger."""
     changed_by: tuple[int, ...]
-    """Numbers of the corrections and settlements about it."""
+    """Numbers of its corrections and settlements."""
     client: str
     cause: str
     zone: str
@@ -74,7 +74,7 @@ class CheckedLine:
     intensity_kg_per_kwh: float
     source: str
     kind: str
-    """Of the intensity."""
+    """Kind of the intensity."""
     kg: float
     """Sum of these lines in the ledger."""
     product_kg: float
@@ -82,7 +82,7 @@ class CheckedLine:
 
 
 def data_sources(run: Snapshot) -> tuple[DataSource, ...]:
-    """Return the intensity data that the ledger rests on, by source and kind."""
+    """Return the intensity data behind the ledger, by source and kind."""
     found = []
     for (source, kind), group in groupby(run.intensity_values(), key=lambda one: one[:2]):
         rows = [(zone, start, value) for _, _, zone, start, value in group]
@@ -110,7 +110,7 @@ def hash_of_values(rows: Iterable[tuple[str, str, float]]) -> str:
 
 
 def terms_of(source: str, kind: str) -> tuple[str, str]:
-    """Return the attribution and licence of a source; of several, one after the other."""
+    """Return the attribution and licence of a source, joined if it names several."""
     if kind == "bound":
         return _OURS
     known = [_TERMS[name] for name in _TERMS if re.search(rf"(?<![\w/.]){re.escape(name)}(?![\w/.])", source)]
@@ -120,7 +120,7 @@ def terms_of(source: str, kind: str) -> tuple[str, str]:
 
 
 def checked_line(run: Snapshot) -> CheckedLine | None:
-    """Return the largest charge of training, worked out; None where no line has energy and intensity."""
+    """Return the largest training charge, recomputed; None if no line has energy and intensity."""
     found = run.checked_line()
     if found is None:
         return None

@@ -17,7 +17,7 @@ from slackwater.report.statement import Statement
 from slackwater.units import G_PER_KG
 
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
-"""A text that begins with one of these may be computed by a spreadsheet (OWASP, CSV injection)."""
+"""A spreadsheet may evaluate a text that starts with one of these (OWASP, CSV injection)."""
 
 
 def safe(value: object) -> object:
@@ -25,7 +25,7 @@ def safe(value: object) -> object:
     if value is None:
         return ""
     if isinstance(value, str):
-        # What moves a terminal's cursor, turns the writing direction or ends the text for some readers is replaced.
+        # Replace characters that move the cursor, turn the writing direction or end the text for some readers.
         text = "".join(c if c.isprintable() or c in "\t\r\n" else "\N{REPLACEMENT CHARACTER}" for c in value)
         return f"'{text}" if text.startswith(_FORMULA) else text
     return value
@@ -52,7 +52,7 @@ _SUMMED = ("emissions", "emissions_rate", "energy_consumed")
 
 
 def emissions_csv(statement: Statement) -> str:
-    """Return the file's text; the client's name is the project, the run's number the run."""
+    """Return the file's text: the project is the client's name, the run id the run's number."""
     if statement.run.kind == "live":
         columns: tuple[str, ...] = CODECARBON_COLUMNS
         rows = list(_rows(statement))
@@ -64,7 +64,7 @@ def emissions_csv(statement: Statement) -> str:
 
 
 def _unmistakable(row: dict[str, object], label: str) -> dict[str, object]:
-    """Return a row that nobody takes for measured emissions, whatever column is looked at or added up."""
+    """Return a row that cannot be mistaken for measured emissions, in any column or sum."""
     kept = {name: value for name, value in row.items() if name not in _SUMMED}
     return kept | {
         "project_name": f"{row['project_name']} ({label})",
@@ -116,9 +116,9 @@ LINE_COLUMNS = (
 
 
 def lines_csv(statement: Statement) -> str:
-    """Return the charges of a statement as CSV; kg have all their digits, so that the column adds up to the total.
+    """Return the charges of a statement as CSV; kg have all digits, so that the column adds up to the total.
 
-    Every row says what kind of run it is of, so that a part of the table still does.
+    Every row names the kind of run, so that an excerpt does too.
     """
     with snapshot(Path(statement.run.folder)) as run:
         kind = {"run_kind": KINDS[statement.run.kind].label}
@@ -130,7 +130,7 @@ _MOST_ZONES = 20
 
 
 def model_card(statement: Statement) -> str:
-    """Return YAML front matter; emissions are in grams, as the Hub asks."""
+    """Return YAML front matter; emissions are in grams, as the Hub requires."""
     run = statement.run
     zones = list(run.zones)
     more = f" and {len(zones) - _MOST_ZONES} more" if len(zones) > _MOST_ZONES else ""

@@ -1,4 +1,4 @@
-"""The report as one HTML file: no script, no font, no picture from elsewhere; every text of the user's is escaped here."""
+"""The report as one HTML file without scripts or external fonts and images. All user text is escaped here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slackwater.report.drawing import WIDTH, Drawing, Label, Polyline, Rectangle
 
 def page(document: Document) -> str:
     """Return the whole file."""
-    # The parts go in once and are not read again, so that a $ or a tag in a name stays what it is.
+    # Each part is inserted once and not parsed again, so that a $ or a tag in a name stays as it is.
     return Template(_file("page.html")).substitute(
         generator=f"Slackwater {__version__}",
         title=escaped(f"{document.title}: {document.subtitle}"),

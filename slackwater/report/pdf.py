@@ -1,7 +1,7 @@
 """The report as a PDF, from the same blocks as the page.
 
-fpdf2 is pure Python, flows text and breaks tables over pages by itself, and takes text as text: nothing in a name is
-markup to it. Its built-in fonts know only Latin-1, so DejaVu is embedded, which comes with matplotlib.
+fpdf2 is pure Python, breaks text and tables over pages, and never reads a name as markup. Its built-in fonts only have
+Latin-1, so we embed DejaVu, which comes with matplotlib.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _COLOURS: dict[Role | str, str] = {
 _SANS, _MONO = "dejavu", "dejavumono"
 _POINTS_PER_MM = 72 / 25.4
 _WIDEST = 30
-"""Characters up to which a column grows with its text; longer text is wrapped."""
+"""Characters up to which a column grows; longer text is wrapped."""
 
 
 def write_pdf(document: Document, path: Path) -> None:
-    """Write the file; it is whole or not there."""
+    """Write the file atomically."""
     pdf = _new_pdf(document)
     try:
         _Layout(pdf).write(document)
         data = bytes(pdf.output())
     finally:
         for font in pdf.fonts.values():
-            getattr(font, "close", lambda: None)()  # fpdf2 leaves the fonts' files open
+            getattr(font, "close", lambda: None)()  # fpdf2 does not close the font files
     write_whole(path, data)
 
 
@@ -57,7 +57,7 @@ class _Layout:
         self._known = set(pdf.fonts[_SANS].cmap)  # type: ignore[union-attr]
 
     def write(self, document: Document) -> None:
-        """Write the whole document, from the first page on."""
+        """Write the whole document."""
         self.made.add_page()
         self._text(document.title, size=20, bold=True)
         self._text(document.kind, bold=True)
@@ -92,7 +92,7 @@ class _Layout:
         self.made.ln(1.5)
 
     def _shown(self, text: str) -> str:
-        """Return the text with characters that the font lacks as their numbers, so that two names never look the same."""
+        """Return the text with the code points of missing characters, so that two names never look the same."""
         clean = style.printable(text)
         return "".join(c if ord(c) in self._known else f"\\u{{{ord(c):x}}}" for c in clean)
 
@@ -156,7 +156,7 @@ class _Layout:
         rows = [*table.rows, *([table.total] if table.total else [])]
         widths = self._widths([table.columns, *rows])
         self._font(_TABLE_PT)
-        self.made.set_fill_color(255, 255, 255)  # a chart's colour would fill the cells
+        self.made.set_fill_color(255, 255, 255)  # else a chart's colour would fill the cells
         from fpdf.enums import TableBordersLayout, TableHeadingsDisplay
         from fpdf.fonts import FontFace
 
@@ -184,7 +184,7 @@ class _Layout:
             self._text(table.note, size=7, colour="muted")
 
     def _widths(self, rows: list[tuple[str, ...]]) -> list[float]:
-        """Return column widths by the longest text; if they do not fit, columns with much text are narrowed."""
+        """Return column widths by the longest text; columns with much text are narrowed to fit."""
         self.made.set_font(_SANS, style="B", size=_TABLE_PT)
         shown = [[self._shown(cell) for cell in row] for row in rows[:500]]
         full = [max(self.made.get_string_width(cell) for cell in column) + 3.2 for column in zip(*shown, strict=True)]
@@ -213,7 +213,7 @@ class _Layout:
         pdf.set_y(top + tallest + 8)
 
     def _chart(self, drawing: Drawing, left: float, top: float, scale: float) -> None:
-        """Draw at a place; `scale` is mm for a unit of the drawing."""
+        """Draw at a position; `scale` is mm per unit of the drawing."""
         pdf = self.made
         for shape in drawing.shapes:
             colour = _rgb(_COLOURS[shape.role])
@@ -241,11 +241,11 @@ def _new_pdf(document: Document) -> FPDF:
         from matplotlib import get_data_path
     except ImportError as error:
         raise MissingExtraError(str(error.name).split(".")[0], "report") from error
-    for name in ("fpdf", "fontTools"):  # they tell of every table that they leave out of a font
+    for name in ("fpdf", "fontTools"):  # they log every table that they leave out of a font
         logging.getLogger(name).setLevel(logging.ERROR)
 
     class Numbered(FPDF):
-        """Pages with their number at the foot."""
+        """Pages with a number at the foot."""
 
         def footer(self) -> None:
             self.set_y(-12)
@@ -266,7 +266,7 @@ def _new_pdf(document: Document) -> FPDF:
     pdf.set_subject(document.kind)
     pdf.set_creator(f"Slackwater {__version__}")
     pdf.set_lang("en")
-    # The report's date, not the time: the same report of the same run gives the same file.
+    # The report's date, not the time, so that the same report gives the same file.
     pdf.creation_date = datetime.fromisoformat(document.date).replace(tzinfo=UTC)
     return pdf  # type: ignore[no-any-return]
 

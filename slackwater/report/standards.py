@@ -1,4 +1,4 @@
-"""Two standards, as arithmetic on what the ledger says: SCI (ISO/IEC 21031) and GHG Protocol scope 2."""
+"""Two standards computed from the ledger: SCI (ISO/IEC 21031) and GHG Protocol scope 2."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BESIDE = {cause: name for cause, name in CAUSES.items() if cause not in ("train
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitScore:
-    """SCI per a further unit, as SCI for AI has them."""
+    """SCI per further unit, as in SCI for AI."""
 
     unit: str
     units: float
@@ -36,7 +36,7 @@ class BridgeStep:
     name: str
     kg: float
     is_total: bool
-    """Whether it is the sum of all rows above that are no totals."""
+    """Whether it sums all rows above that are not totals."""
     note: str = ""
 
 
@@ -45,20 +45,20 @@ class SCI:
     """SCI = (O + M) per R, with O = E x I, hour by hour."""
 
     operational_kg: float
-    """O: the ledger's total, and PUE where it was given."""
+    """O: the ledger's total, plus PUE if given."""
     embodied_kg: float | None
-    """M; None where nobody said, and then it is not in the score."""
+    """M. None: not given, and not in the score."""
     units: float
     """R."""
     functional_unit: str
     energy_kwh: float
-    """E, PUE included."""
+    """E, including PUE."""
     reserved_hours: float
-    """TiR over all clients: training, and waiting where idle draw is in the ledger."""
+    """TiR over all clients: training, plus waiting if the ledger has idle draw."""
     boundary: tuple[str, ...]
-    """What is in the score and what is not, in sentences."""
+    """Sentences on what the score includes and excludes."""
     per: tuple[UnitScore, ...] = ()
-    """Per training token and per FLOP, where their number was given."""
+    """Per training token and per FLOP, if their number was given."""
 
     @property
     def score_g(self) -> float:
@@ -68,20 +68,20 @@ class SCI:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope2:
-    """Purchased electricity, location-based; market-based figures need contracts that a ledger does not hold."""
+    """Purchased electricity, location-based; market-based figures need contracts, which the ledger does not have."""
 
     factor: str
     hourly_kg: float | None
-    """With the ledger's own intensity; None where that is no grid average."""
+    """At the ledger's intensity; None if that is not a grid average."""
     annual_kg: float | None
     """The same energy at annual means, for comparison."""
     direct_kg: float | None
-    """Hourly, at direct intensity: what scope 2 asks for where the ledger counts the life cycle. None where not known."""
+    """Hourly, at direct intensity, which scope 2 requires if the ledger counts the life cycle. None: not known."""
     notes: tuple[str, ...]
 
     @property
     def reported_kg(self) -> float | None:
-        """Return the figure to report: direct where it exists, else the ledger's own."""
+        """Return the figure to report: direct if known, else the ledger's."""
         return self.hourly_kg if self.direct_kg is None else self.direct_kg
 
     @property
@@ -96,7 +96,7 @@ def embodied_share_kg(device_kg: float, reserved_hours: float, lifetime_years: f
 
 
 def functional_units(settings: ReportSettings, *, rounds: int, client_rounds: int, accuracy: float | None) -> float:
-    """Return R as given, or counted if the run knows the functional unit."""
+    """Return R as given, or as counted from the run."""
     if settings.units is not None:
         return settings.units
     name = unit_name(settings.functional_unit)
@@ -105,20 +105,18 @@ def functional_units(settings: ReportSettings, *, rounds: int, client_rounds: in
     counted |= {unit: units for unit, units in ((TOKEN, settings.tokens), (FLOP, settings.flops)) if units is not None}
     if name in (TOKEN, FLOP) and name not in counted:
         raise ScenarioError(
-            f"How many of {name!r} the run made is not in its file: give the number with --{'tokens' if name == TOKEN else 'flops'}."
+            f"The run does not record its number of {name!r}. Give it with --{'tokens' if name == TOKEN else 'flops'}."
         )
     if name not in counted:
         known = ", ".join(f"'{one}'" for one in counted if one != "run")
-        raise ScenarioError(
-            f"How many of {name!r} the run made is not in its file: give the number with --units, or choose {known}."
-        )
+        raise ScenarioError(f"The run does not record its number of {name!r}. Give it with --units, or choose {known}.")
     if not counted[name] > 0:
-        raise ScenarioError(f"The run has no {name} to count so far. Choose another functional unit, or give --units.")
+        raise ScenarioError(f"The run has no {name} yet. Choose another functional unit, or give --units.")
     return counted[name]
 
 
 def unit_name(text: str) -> str:
-    """Return the unit's name: `per round`, `Round` and `rounds` are `round`; other texts stay as they are."""
+    """Return the unit's name: `per round`, `Round` and `rounds` become `round`; other texts stay as they are."""
     name = " ".join(text.split())
     name = name[4:] if name.lower().startswith("per ") else name
     plain = name.lower().replace("client round", "client-round")
@@ -133,7 +131,7 @@ def sci(
     """Return the SCI score of a run."""
     pue_of = {str(name): float(pue) for name, pue in zip(plan.problem.fleet.names, plan.problem.fleet.pue, strict=True)}
     pue_of[""] = plan.problem.server.pue if plan.problem.server is not None else 1.0
-    # Only sites without a PUE of their own: theirs is in the ledger's energy already. The network is at no site.
+    # Only sites without a PUE in the scenario: the ledger includes the scenario's. The network has no site.
     plain = [one for one in work if pue_of.get(one.client, 1.0) == 1.0 and one.cause != "network"]
     more = (settings.pue or 1.0) - 1.0
     hours = reserved_hours(plan, work)
@@ -156,7 +154,7 @@ def sci(
 
 
 def bridge(found: Account, score: SCI, settings: ReportSettings) -> tuple[BridgeStep, ...]:
-    """Return the steps from the ledger's lines to the emissions that SCI divides, every one a row."""
+    """Return the rows from the ledger's lines to the emissions that SCI divides."""
     by_cause = {group.key[0]: group for group in found.by_cause.groups}
     steps = [
         BridgeStep(
@@ -170,7 +168,7 @@ def bridge(found: Account, score: SCI, settings: ReportSettings) -> tuple[Bridge
     steps.append(BridgeStep(name="the ledger's total", kg=found.total_kg, is_total=True, note="sum of all lines"))
     more = "not given" if settings.pue is None else f"--pue {settings.pue:g}; the scenario's PUE is in the lines above"
     overhead = score.operational_kg - found.total_kg
-    steps.append(BridgeStep(name="PUE of sites without one", kg=overhead, is_total=False, note=more))
+    steps.append(BridgeStep(name="PUE from --pue", kg=overhead, is_total=False, note=more))
     steps.append(BridgeStep(name="O, operational", kg=score.operational_kg, is_total=True))
     embodied = score.embodied_kg or 0.0
     how = "not given" if score.embodied_kg is None else f"{score.reserved_hours:g} device-hours"
@@ -196,22 +194,22 @@ def _boundary(
     idle = len({one.client for one in work if one.cause == "idle"})
     known = sum(pue != 1.0 for name, pue in pue_of.items() if name)
     said = [
-        "I is the location-based intensity of each zone and slot; market-based instruments are left out.",
-        f"Idle draw of {idle} of {len(plan.problem.fleet)} clients is in it."
+        "I is the location-based intensity of each zone and slot; market-based instruments are excluded.",
+        f"Idle draw of {idle} of {len(plan.problem.fleet)} clients is included."
         if idle
-        else "Idle draw is not in it: the scenario gives none (idle_w). SCI asks for reserved energy too.",
+        else "Idle draw is not included: the scenario gives none (idle_w). SCI also requires reserved energy.",
     ]
     charged = [name for cause, name in _BESIDE.items() if cause in causes]
     absent = [name for cause, name in _BESIDE.items() if cause not in causes]
-    said += [f"In it beside training: {', '.join(charged)}."] if charged else []
-    said += [f"Not in it, since nothing was given or charged: {', '.join(absent)}."] if absent else []
+    said += [f"Included besides training: {', '.join(charged)}."] if charged else []
+    said += [f"Not included, because nothing was given or charged: {', '.join(absent)}."] if absent else []
     if settings.pue is not None:
-        said.append(f"PUE {settings.pue:g} was applied to the sites for which the scenario has none.")
-    said.append(f"The scenario has a PUE for {known} of {len(plan.problem.fleet)} clients; theirs is in the ledger.")
+        said.append(f"PUE {settings.pue:g} was applied to sites without one in the scenario.")
+    said.append(f"The scenario has a PUE for {known} of {len(plan.problem.fleet)} clients; the ledger includes it.")
     if settings.embodied_kg is not None:
         said.append(
             f"M: {settings.embodied_kg:g} kg a device over {settings.lifetime_years:g} years, for {hours:g} device-hours; "
-            "the whole device is reserved (RR / ToR = 1). The server's is not in it."
+            "the whole device is reserved (RR / ToR = 1). The server's is not included."
         )
     elif settings.embodied_total_kg is not None:
         said.append("M was given in total.")
@@ -228,40 +226,38 @@ def scope2(
     annual: AnnualAverage,
     data: str | None,
 ) -> Scope2:
-    """Return location-based emissions, hour by hour; `energy` is kWh by zone and slot."""
+    """Return location-based emissions by hour; `energy` is kWh by zone and slot."""
     factor = plan.problem.traces.factor
     notes = [
-        "Scope 2 of whoever buys the clients' electricity; for a coordinator who does not, it is scope 3.",
-        "Market-based figures are not given: certificates and contracts are not in the ledger.",
+        "This is scope 2 for the buyer of the clients' electricity; for a coordinator who does not buy it, it is scope 3.",
+        "Market-based figures are not given: the ledger has no certificates or contracts.",
     ]
     if factor not in ("direct", "lifecycle"):
-        notes.insert(0, f"The intensity is {factor}; scope 2 asks for grid averages, so no scope 2 figure is given.")
+        notes.insert(0, f"The intensity is {factor}; scope 2 requires grid averages, so there is no scope 2 figure.")
         return Scope2(factor=factor, hourly_kg=None, annual_kg=None, direct_kg=None, notes=tuple(notes))
     direct = total_kg if factor == "direct" else None
     if factor == "lifecycle":
         notes.insert(
             0,
-            "The ledger's intensity counts the life cycle: the part upstream of the power station belongs to scope 3, "
-            "category 3. A scope 2 figure in the strict sense needs direct intensity.",
+            "The ledger's intensity counts the life cycle; its part upstream of the power station belongs to scope 3, "
+            "category 3. Scope 2 in the strict sense needs direct intensity.",
         )
         direct, said = _direct_kg(plan, energy, data)
         notes.insert(1, said)
         direct = None if direct is None else direct + kg_without_energy
-        shown = (
-            "The direct figure is shown first" if direct is not None else "The life-cycle figure is shown in its place"
-        )
-        notes.insert(0, f"{shown}: scope 2 counts what is emitted where electricity is generated.")
+        shown = "The direct figure is shown first" if direct is not None else "The life-cycle figure is shown instead"
+        notes.insert(0, f"{shown}: scope 2 counts emissions where electricity is generated.")
     if kg_without_energy:
-        notes.append(f"{kg_without_energy:.4f} kg without energy are counted as they were given.")
+        notes.append(f"{kg_without_energy:.4f} kg without energy are counted as entered.")
     return Scope2(factor=factor, hourly_kg=total_kg, annual_kg=annual.kg, direct_kg=direct, notes=tuple(notes))
 
 
 def _direct_kg(plan: Plan, energy: Mapping[tuple[str, int], float], data: str | None) -> tuple[float | None, str]:
-    """Return the ledger's energy at direct intensity, kg, if the user's data or the typical year has it."""
+    """Return the ledger's energy at direct intensity, kg, and a note; None if neither data nor typical year has it."""
     traces = plan.problem.traces
     typical = bool(traces.provenance) and all(one.source == TYPICAL_SOURCE for one in traces.provenance)
     if not energy or (data is None and not typical):
-        return None, "Direct intensity is not at hand; a folder that has it can be given with --data."
+        return None, "Direct intensity is not available. Give a folder that has it with --data."
     zones, slots = sorted({zone for zone, _ in energy}), max(slot for _, slot in energy) + 1
     hours = -(-slots * traces.slot_minutes // 60)
     hours += -hours * 60 % traces.slot_minutes // 60  # whole slots
@@ -275,7 +271,7 @@ def _direct_kg(plan: Plan, energy: Mapping[tuple[str, int], float], data: str | 
             slot_minutes=traces.slot_minutes,
         )
     except SlackwaterError as error:
-        return None, f"Direct intensity is not at hand: {error}"
+        return None, f"Direct intensity is not available: {error}"
     row = {zone: number for number, zone in enumerate(found.zones)}
     kg = math.fsum(kwh * float(found.intensity[row[zone], slot]) for (zone, slot), kwh in energy.items())
     source = "the embedded typical year (synthetic)" if data is None else Path(data).name or data
@@ -284,30 +280,30 @@ def _direct_kg(plan: Plan, energy: Mapping[tuple[str, int], float], data: str | 
 
 MEANING = {
     "actual": "measured or reported for that hour by the source",
-    "forecast": "expected when it was charged",
+    "forecast": "forecast at the time of the charge",
     "estimated": "filled in or estimated by the source",
-    "bound": "a stated upper bound, until the actual value is known",
-    "synthetic": "typical profiles, not measured: shows the method, and is no evidence of real emissions",
+    "bound": "an upper bound, until the actual value is known",
+    "synthetic": "typical profiles, not measured: shows the method, not real emissions",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncertainty:
-    """What is known, and a range where it was given."""
+    """What the total is based on, and its range if one was given."""
 
     charged_kg_by_intensity: dict[str, float]
-    """Charges by the kind of their intensity; corrections and settlements are left out, so that shares add up."""
+    """Charges by kind of intensity, without corrections and settlements, so that shares add up."""
     charged_kg_by_method: dict[str, float]
     unsettled_kg: float
     low_kg: float | None
     high_kg: float | None
     relative: float | None
-    """Of the range, 0.1 for +- 10 %; None: not quantified."""
+    """Relative range: 0.1 is ± 10 %. None: not quantified."""
     sentences: tuple[str, ...]
 
 
 def uncertainty(account: Account, cells: Sequence[Cell], unsettled_kg: float, settings: ReportSettings) -> Uncertainty:
-    """Return what is known about how certain the total is."""
+    """Return the uncertainty of the total."""
     charged = [cell for cell in cells if cell.kind == "charge"]
     given = [value for value in (settings.intensity_uncertainty, settings.energy_uncertainty) if value is not None]
     relative = math.hypot(*given) if given else None
@@ -336,31 +332,32 @@ def _sentences(account: Account, charged: Sequence[Cell], unsettled_kg: float, s
     methods = {cell.method for cell in charged}
     for difference in account.differences:
         share = share_of(difference.absolute_kg, difference.charged_kg)
-        unsigned = f" and {share} without signs" if share else ""
+        unsigned = f"; the absolute changes are {share} of them" if share else ""
         what = "Settled against actual intensity" if difference.kind == "settlement" else "Corrected"
         said.append(
-            f"{what}: {difference.lines:,} charges of {difference.charged_kg:.4f} kg, by {difference.kg:+.4f} kg "
-            f"together{unsigned}."
+            f"{what}: {difference.lines:,} charges of {difference.charged_kg:.4f} kg changed by {difference.kg:+.4f} kg "
+            f"in total{unsigned}."
         )
     if kinds & {"forecast", "bound"}:
-        said.append(f"{unsettled_kg:.4f} kg rest on forecasts, or on upper bounds, that no actual value has replaced.")
+        said.append(
+            f"{unsettled_kg:.4f} kg are charged at forecasts or upper bounds that no actual value has replaced yet."
+        )
     if "synthetic" in kinds:
-        said.append("Synthetic intensity resembles a real year in its statistics and records no hour of it.")
+        said.append("Synthetic intensity has the statistics of a real year but records no real hour.")
     if "measured" not in methods:
         said.append(
-            "No energy was measured: it is power x time as the scenario gives them. How far that is from the meter is "
-            "not quantified."
+            "No energy was measured: it is power x time from the scenario. The difference from a meter is not quantified."
         )
     for name, value in (("intensity", settings.intensity_uncertainty), ("energy", settings.energy_uncertainty)):
         said.append(
-            f"Of the {name}: ± {value:.1%}, as given by the user."
+            f"Uncertainty of the {name}: ± {value:.1%}, given by the user."
             if value is not None
-            else f"Of the {name}: not quantified; give a range with --{name}-uncertainty."
+            else f"Uncertainty of the {name}: not quantified; give it with --{name}-uncertainty."
         )
     if settings.intensity_uncertainty is not None and settings.energy_uncertainty is not None:
         said.append(
-            "The two are combined as the root of the sum of squares, each taken as one error common to all lines and "
+            "The two are combined as the root of the sum of squares. Each is one error common to all lines, "
             "independent of the other (IPCC 2006 guidelines, volume 1, chapter 3, approach 1)."
         )
-    said.append("Grid averages are not what one more kWh causes; marginal effects are not counted.")
+    said.append("Grid averages do not show what one more kWh causes; marginal effects are not counted.")
     return said

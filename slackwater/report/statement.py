@@ -1,4 +1,4 @@
-"""The statement: everything a report says, computed once and in plain types, so that all its forms hold the same numbers."""
+"""The statement: all contents of a report in plain types, computed once so that every form shows the same numbers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from slackwater.units import iso
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What run it is."""
+    """Facts about the run."""
 
     kind: RunKind
     id: str
@@ -42,7 +42,7 @@ class RunFacts:
     status: str
     budget_kg: float | None
     slackwater: str
-    """Version that ran it."""
+    """Version of Slackwater that ran it."""
     task: str
     aggregator: str
     seed: str
@@ -68,21 +68,21 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """Who reports, when, and over which time."""
+    """Who reports, when, and for which period."""
 
     organisation: str | None
     preparer: str | None
     prepared_on: str
     """Date of the report."""
     period_start: str | None
-    """Start of the first slot with a charge; None where nothing was charged."""
+    """Start of the first slot with a charge; None if nothing was charged."""
     period_end: str | None
-    """End of the last one."""
+    """End of the last slot with a charge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Where one zone's intensity comes from, and what it was like over the run."""
+    """Source and range of one zone's intensity over the run."""
 
     zone: str
     source: str
@@ -100,7 +100,7 @@ class Statement:
     run: RunFacts
     preparation: Preparation
     figures: Figures
-    """What status and dashboard show too."""
+    """Also shown by `slackwater status` and the dashboard."""
     account: Account
     planned: PlannedAndRealised
     series: tuple[Series, ...]
@@ -109,7 +109,7 @@ class Statement:
     annual: AnnualAverage
     sci: standards.SCI
     bridge: tuple[standards.BridgeStep, ...]
-    """From the ledger's lines to what SCI divides."""
+    """Rows from the ledger's lines to the emissions that SCI divides."""
     sources: tuple[DataSource, ...]
     checked: CheckedLine | None
     scope2: standards.Scope2
@@ -123,7 +123,7 @@ class Statement:
         return f"Statement({self.run.kind} run {self.run.folder!r}, {self.run.status}: {self.account.total_kg:.4g} kg)"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the statement as JSON holds it."""
+        """Return the statement in plain types for JSON."""
         sections = (
             "run", "preparation", "figures", "planned", "same_work", "same_budget", "annual", "uncertainty", "settings",
         )  # fmt: skip
@@ -147,13 +147,13 @@ class Statement:
         return found
 
     def breakdowns(self) -> Iterator[tuple[str, Any]]:
-        """Name and breakdown, for all there are."""
+        """Yield the name and the groups of every breakdown."""
         for by in ("client", "zone", "day", "source", "cause", "kind", "method"):
             yield f"by_{by}", getattr(self.account, f"by_{by}")
 
 
 def make_statement(folder: str | Path, settings: ReportSettings | None = None) -> Statement:
-    """Read a run and state what it emitted."""
+    """Read a run and return its statement."""
     with snapshot(Path(folder)) as run:
         return _statement(run, settings or ReportSettings())
 
@@ -245,7 +245,7 @@ def _facts(run: Snapshot, rounds: int, client_rounds: int, accuracy: float | Non
 
 
 def _provenance(plan: Plan) -> list[Provenance]:
-    """Return the provenance of every zone of the plan, also of one about which nothing is known."""
+    """Return the provenance of every zone of the plan, with source `unknown` where there is none."""
     known = {one.zone: one for one in plan.problem.traces.provenance}
     return [known.get(zone, Provenance(zone=zone, source="unknown")) for zone in plan.problem.traces.zones]
 

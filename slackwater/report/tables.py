@@ -9,28 +9,28 @@ from slackwater.charts import style
 from slackwater.ledger.schema import KINDS
 from slackwater.report.account import CAUSES, SERVER, Group, share_of
 from slackwater.report.blocks import Block, Kilograms, Table, percent_change
-from slackwater.report.comparison import Beside
+from slackwater.report.comparison import PlannedVsActual
 from slackwater.report.evidence import CheckedLine
 from slackwater.report.standards import MEANING, BridgeStep
 from slackwater.report.statement import Statement
 from slackwater.units import G_PER_KG
 
 MOST_ROWS = 200
-"""Of a table; what is beyond it is added up in one row, and is all in the JSON."""
+"""Most rows of a table; further rows are summed in one row. The JSON has all of them."""
 
 
 def client_name(name: str) -> str:
-    """Return what a report calls a client; the server has no name in the ledger."""
+    """Return a client's name in reports; the server has no name in the ledger."""
     return name or SERVER
 
 
 def replanned_times(count: int) -> str:
-    """Return in words how often a run was re-planned."""
+    """Return the number of re-plans as text."""
     return "re-planned once" if count == 1 else f"re-planned {count:,} times"
 
 
 def preparation(statement: Statement) -> Table:
-    """Show who reports what, when, and over which time."""
+    """Show the preparer, date and period of the report."""
     run, by = statement.run, statement.preparation
     period = "nothing was charged" if by.period_start is None else f"{by.period_start} to {by.period_end}"
     return _facts(
@@ -39,7 +39,7 @@ def preparation(statement: Statement) -> Table:
             ("kind of run", KINDS[run.kind].label),
             ("date of the report", by.prepared_on),
             ("period covered", f"{period} (the slots with a charge)"),
-            ("run begun", f"{run.created_at[:19].replace('T', ' ')} UTC"),
+            ("run started", f"{run.created_at[:19].replace('T', ' ')} UTC"),
             ("organisation", by.organisation or "not given (--organisation, or [report] in the scenario)"),
             ("prepared by", by.preparer or "not given (--preparer, or [report] in the scenario)"),
             ("run", f"{run.id}, status {run.status}, made with Slackwater {run.slackwater}"),
@@ -48,7 +48,7 @@ def preparation(statement: Statement) -> Table:
 
 
 def plan_facts(statement: Statement, kg: Kilograms) -> Table:
-    """Show what was asked for, and what the planner proved."""
+    """Show the plan's settings, and what the planner proved."""
     run, planned = statement.run, statement.planned
     slots = int(statement.plan.slots_per_client.sum())
     rows = [
@@ -65,7 +65,7 @@ def plan_facts(statement: Statement, kg: Kilograms) -> Table:
         ("time", f"{run.first_slot} to {run.plan_ends_at}, slots of {run.slot_minutes} minutes"),
         (
             "rounds and slack",
-            f"{run.planned_rounds:,} slots needed, {run.slack:,} more allowed, fine-tuning {run.fine_tune:,}",
+            f"{run.planned_rounds:,} slots without slack, {run.slack:,} of slack, {run.fine_tune:,} of fine-tuning",
         ),
         ("fairness", f"alpha {run.alpha}"),
         ("proof", f"{run.plan_message} (solver: {run.solver})"),
@@ -75,13 +75,13 @@ def plan_facts(statement: Statement, kg: Kilograms) -> Table:
 
 
 def happened(statement: Statement, kg: Kilograms) -> list[Block]:
-    """Show emissions by cause, by kind of booking and by method, and what went wrong."""
+    """Show emissions by cause, line type and energy method, and failures."""
     found = statement.account
     by_cause = {group.key[0]: group for group in found.by_cause.groups}
     nothing = {cause: Group(key=(cause,), kg=0.0, energy_kwh=0.0, lines=0) for cause in CAUSES}
     ways: tuple[tuple[str, Sequence[Group]], ...] = (
         ("cause", list((nothing | by_cause).values())),
-        ("booked as", found.by_kind.groups),
+        ("line type", found.by_kind.groups),
         ("energy", found.by_method.groups),
     )
     rows = [
@@ -90,19 +90,19 @@ def happened(statement: Statement, kg: Kilograms) -> list[Block]:
         for group in groups
     ]
     table = _table(
-        "The ledger by cause, kind and method",
+        "The ledger by cause, line type and energy method",
         "|>lines|>kWh|>kg CO2e|>share",
         tuple((name, *_amounts(group, total, kg)) for name, group, total in rows),
-        note="Each of the three adds up to the total. A cause with 0 lines was not charged.",
+        note="Each of the three groups adds up to the total. A cause with 0 lines was not charged.",
     )
     facts = [
         (f"{one.kind}s", f"{one.lines:,} charges of {kg(one.charged_kg)} kg changed by {kg(one.kg, sign=True)} kg")
         for one in found.differences
     ]
-    facts.append(("tried again", f"{found.retried_lines:,} lines, {kg(found.retried_kg)} kg"))
+    facts.append(("retries", f"{found.retried_lines:,} lines, {kg(found.retried_kg)} kg"))
     facts.append(("charged without a round", f"{found.slots_without_round:,} slots, {kg(found.kg_without_round)} kg"))
     if found.kg_without_energy:
-        facts.append(("without energy", f"{kg(found.kg_without_energy)} kg were given as such"))
+        facts.append(("without energy", f"{kg(found.kg_without_energy)} kg were entered directly"))
     return [table, _facts("Corrections and failures", facts)]
 
 
@@ -141,7 +141,7 @@ def clients(statement: Statement, kg: Kilograms) -> Table:
         kwh = sum(energy.get(one.name, 0.0) for one in rest)
         rows.append(row(f"{len(rest):,} more", "", sum(one.realised_kg for one in rest), _sum(rest), "", kwh))
     if both.replans and both.to_come_kg:
-        rows.append(("still to come", "", "", kg(both.to_come_kg), "", "", ""))
+        rows.append(("rest of the plan", "", "", kg(both.to_come_kg), "", "", ""))
     return _table(
         "By client",
         "client|zone|>realised kg|>planned kg|>difference|>slots|>kWh",
@@ -174,7 +174,7 @@ def deviations(statement: Statement, kg: Kilograms) -> Table:
     both = statement.planned
     count = both.client_slots_other_kg + both.client_slots_missed + both.client_slots_extra
     return _table(
-        "Client-slots that came otherwise than planned",
+        "Client-slots that differ from the plan",
         ">slot|start|client|what|>planned kg|>realised kg",
         tuple(
             (str(one.slot), one.start, client_name(one.client), one.what, kg(one.planned_kg), kg(one.realised_kg))
@@ -193,11 +193,11 @@ def sources(statement: Statement, kg: Kilograms) -> tuple[Block, ...]:
             "zone|>lines|>kWh|>kg CO2e|>share|>g/kWh",
             _grouped(found.by_zone.groups, found.total_kg, kg, lambda key: (key[0] or "none",), mean=True),
             total=("total", f"{found.lines:,}", f"{found.energy_kwh:,.3f}", kg(found.total_kg), "", ""),
-            note="g/kWh is the mean of the hours in which energy was drawn, weighted by it.",
+            note="g/kWh is the mean over the hours of use, weighted by energy.",
         ),
         _table(
             "By source of the intensity",
-            "source|intensity|factor|booked as|>lines|>kWh|>kg CO2e|>share",
+            "source|intensity|factor|line type|>lines|>kWh|>kg CO2e|>share",
             _grouped(found.by_source.groups, found.total_kg, kg, lambda key: key),
             total=("total", "", "", "", f"{found.lines:,}", f"{found.energy_kwh:,.3f}", kg(found.total_kg), ""),
         ),
@@ -205,7 +205,7 @@ def sources(statement: Statement, kg: Kilograms) -> tuple[Block, ...]:
 
 
 def comparison(statement: Statement, kg: Kilograms) -> Table:
-    """Compare this run with what it could have been."""
+    """Compare this run with its alternatives."""
     total, work, annual, budget = (
         statement.account.total_kg, statement.same_work, statement.annual, statement.same_budget,
     )  # fmt: skip
@@ -229,17 +229,17 @@ def comparison(statement: Statement, kg: Kilograms) -> Table:
             "",
             f"{budget.client_rounds:,}" if budget.kg is not None else "",
             _accuracy(budget.accuracy),
-            f"Everyone in every slot until the budget is spent; {budget.basis}.",
+            f"All clients in every slot until the budget is spent; {budget.basis}.",
         )
     )
     rows.append(
         ("at annual averages", _kg(annual.kg, kg), _saved(total, annual.kg), "", "", f"Same energy; {annual.basis}.")
     )
-    return _table("", "|>kg CO2e|>this run is|>client-rounds|>accuracy|how", rows)
+    return _table("", "|>kg CO2e|>this run against it|>client-rounds|>accuracy|how", rows)
 
 
 def bridge(statement: Statement, kg: Kilograms) -> Table:
-    """Show each step from the ledger's lines to SCI as a row; the figures shown add up."""
+    """Show each step from the ledger's lines to SCI as a row; the shown figures add up."""
     score, before = statement.sci, 0.0
     rows: list[tuple[str, ...]] = []
     sums: list[int] = []
@@ -260,7 +260,7 @@ def bridge(statement: Statement, kg: Kilograms) -> Table:
         "|>kg CO2e|",
         rows,
         sums=tuple(sums),
-        note="Rows in bold are sums of the rows above; the last one is divided by R and in grams.",
+        note="Bold rows sum the rows above. The last row is divided by R, in grams.",
     )
 
 
@@ -295,26 +295,26 @@ def scope2(statement: Statement, kg: Kilograms) -> Table:
 
 
 def uncertainty(statement: Statement, kg: Kilograms) -> Table:
-    """Show what the charges are based on."""
+    """Show the basis of the charges."""
     found = statement.uncertainty
     charged = sum(found.charged_kg_by_intensity.values())
     rows = [
         (f"intensity: {kind}", kg(amount), share_of(amount, charged), MEANING.get(kind, ""))
         for kind, amount in found.charged_kg_by_intensity.items()
     ]
-    meaning = {"modelled": "power x time, as given", "measured": "read from a meter or a counter"}
+    meaning = {"modelled": "power x time, from the scenario", "measured": "read from a meter or a counter"}
     rows += [
         (f"energy: {method}", kg(amount), share_of(amount, charged), meaning.get(method, ""))
         for method, amount in found.charged_kg_by_method.items()
     ]
-    return _table("What the charges rest on", "|>kg CO2e|>share|meaning", tuple(rows))
+    return _table("Basis of the charges", "|>kg CO2e|>share|meaning", tuple(rows))
 
 
 def energy_factors(statement: Statement) -> Table:
-    """Show the energy of a round as the scenario gives it."""
+    """Show the energy of a round, from the scenario."""
     fleet, costs = statement.plan.problem.fleet, statement.plan.problem.costs
     count = min(len(fleet), MOST_ROWS)
-    pue = "PUE is in the energy" + (", but not in that of the network." if costs.network_kwh.any() else ".")
+    pue = "Energy includes PUE" + (", except that of the network." if costs.network_kwh.any() else ".")
     rows = tuple(
         (
             str(fleet.names[i]),
@@ -372,7 +372,7 @@ def data_sources(statement: Statement) -> Table:
         ),
         note=f"The first {MOST_ROWS} of {len(statement.sources):,}; all are in the JSON."
         if len(statement.sources) > MOST_ROWS
-        else "Values are means over a slot, as they were charged or settled.",
+        else "Values are means over a slot, as charged or settled.",
     )
 
 
@@ -398,10 +398,10 @@ def checked(found: CheckedLine) -> Table:
 
 def _planned(realised: float, planned: float | None, kg: Kilograms) -> tuple[str, str]:
     """Return planned kg, and the difference of the realised kg."""
-    return ("not noted", "") if planned is None else (kg(planned), kg(realised - planned, sign=True))
+    return ("not recorded", "") if planned is None else (kg(planned), kg(realised - planned, sign=True))
 
 
-def _sum(rows: Sequence[Beside]) -> float | None:
+def _sum(rows: Sequence[PlannedVsActual]) -> float | None:
     return None if any(one.planned_kg is None for one in rows) else sum(one.planned_kg or 0.0 for one in rows)
 
 
@@ -417,7 +417,7 @@ def _facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def _shared(groups: Sequence[Group], total: float) -> float | None:
-    """Return what shares are of; None where groups cancel, as charges at a bound and their settlements do."""
+    """Return the total that shares refer to; None if groups cancel, such as charges at a bound and their settlements."""
     return None if any(group.kg < 0 for group in groups) else total
 
 

@@ -1,4 +1,4 @@
-"""The emissions report as a person reads it: content -> HTML page, PDF and terminal, all from the same blocks."""
+"""Write the emissions report as an HTML page, a PDF and terminal text, all from the same blocks."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def report(
     model_card: Path | None = None,
     **settings: Any,
 ) -> Statement:
-    """Read what a run emitted, write the report files asked for, and return the statement.
+    """Read a run, write the requested report files, and return the statement.
 
     Args:
         run: The run folder, or its run.db.
-        out: File to write; its ending chooses the form: .html, .pdf or .csv.
+        out: File to write; its suffix chooses the form: .html, .pdf or .csv.
         html: File for the report as one HTML page.
         pdf: File for the report as a PDF.
         csv: File for every line of the ledger.
@@ -48,7 +48,7 @@ def report(
         wanted.append((Path(out).suffix[1:], Path(out)))
     files = [(form, Path(path)) for form, path in wanted if path is not None]
     if len({path.absolute() for _, path in files}) < len(files):
-        raise ScenarioError("Two of the files have the same name; give each its own.")
+        raise ScenarioError("Two of the files have the same name. Give each its own.")
     _keep_the_run(Path(run), [path for _, path in files])
     if any(form == "pdf" for form, _ in files):
         require("fpdf", "matplotlib")
@@ -65,9 +65,9 @@ _TEXTS = {"csv": lines_csv, "codecarbon": emissions_csv, "model_card": card_text
 
 
 def _keep_the_run(run: Path, files: list[Path]) -> None:
-    """Refuse to write over the evidence."""
+    """Raise ScenarioError instead of overwriting the run."""
     folder = run.parent if run.name == "run.db" else run
     for path in files:
         own = path.name.startswith("run.") and path.suffix in (".db", ".db-wal", ".db-shm", ".lock")
         if own and path.absolute().parent == folder.absolute():
-            raise ScenarioError(f"{path} is part of the run itself; name another file.")
+            raise ScenarioError(f"{path} is part of the run. Name another file.")

@@ -1,4 +1,4 @@
-"""Training by a schedule. Names are imported when first used, because PyTorch takes seconds to load."""
+"""Training with a schedule. Names are imported on first use, because PyTorch takes seconds to load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aggregators: each rule turns the clients' updates into one.
+"""Aggregators: rules that combine the clients' updates into one.
 
 Updates are the paper's Delta_c = theta - theta_c, as flat vectors; the model moves by theta <- theta - aggregate. The
 rules act before the fine-tuning window; inside it the loop uses plain FedAvg. A client that never trains before the
@@ -21,18 +21,18 @@ from slackwater.planning.plan import ECHO_GAMMA, ECHO_MOST, MEMORY_DTYPES
 from slackwater.registry import Registry
 
 State = dict[str, Tensor]
-ECHO_WHOLE = 0.4  # cosine of a client's successive updates from which on a step is made longer in full
+ECHO_WHOLE = 0.4  # cosine of a client's successive updates from which a step gets its full length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Participation:
-    """What a rule may know of the slot."""
+    """What a rule knows about the slot."""
 
     slot: int
     number: int  # 0, 1, .. over the slots with participants; empty slots do not count
-    clients: int  # K, all of them
+    clients: int  # K, all clients
     pi: NDArray[np.float64]
-    """[client], share of the slots before the window, empty ones too, in which it trains; known from the plan."""
+    """[client], share of the slots before the window, including empty ones, in which it trains; from the plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,25 +40,25 @@ class Aggregate:
     """The update of the global model, and the weights that made it."""
 
     update: Tensor
-    weights: Mapping[int, float]  # client -> weight of its newest update, for those absent the stored one's
+    weights: Mapping[int, float]  # client -> weight of its newest update, fresh or stored
 
 
 @runtime_checkable
 class Aggregator(Protocol):
-    """A rule. Updates come in the order of clients; they may be kept, and must not be changed."""
+    """A rule. Updates are in the order of clients; a rule may keep but not change them."""
 
     def aggregate(self, updates: Mapping[int, Tensor], who: Participation) -> Aggregate:
-        """Return one update made from those of the slot's participants, of which there is at least one."""
+        """Return one update from those of the slot's participants (at least one)."""
 
     def state(self) -> State:
-        """Return what `aggregate` depends on besides its arguments, for a checkpoint."""
+        """Return the state that `aggregate` depends on, for a checkpoint."""
 
     def restore(self, state: State) -> None:
         """Continue from a state."""
 
 
 class _Weighted:
-    """A rule without memory: it only sets weights."""
+    """A stateless rule that only sets weights."""
 
     def aggregate(self, updates: Mapping[int, Tensor], who: Participation) -> Aggregate:
         """Return the weighted sum of the participants' updates."""
@@ -79,7 +79,7 @@ class _Weighted:
 
 
 class FedAvg(_Weighted):
-    """The mean over the participants, 1 / |A|: McMahan et al., AISTATS 2017; the paper's (eq:g_agg). Biased to frequent ones."""
+    """The mean over the participants, 1 / |A|: McMahan et al., AISTATS 2017; the paper's (eq:g_agg). Biased towards frequent clients."""
 
     def weights(self, participants: list[int], who: Participation) -> dict[int, float]:
         """Return equal weights."""
@@ -110,7 +110,7 @@ class Clipped(UFedAvg):
     def __init__(self, w_max: float = 1.0) -> None:
         if not w_max > 0:
             raise ScenarioError(
-                f"The clipped aggregator's largest weight must be above 0, not {w_max}. Write 'clipped:1'."
+                f"The largest weight of the aggregator 'clipped' must be above 0, not {w_max}. Write 'clipped:1'."
             )
         self.w_max = w_max
 
@@ -120,10 +120,10 @@ class Clipped(UFedAvg):
 
 
 class _Remembering:
-    """A rule that keeps each client's latest update: K models of memory at most, half of it with `memory_dtype`."""
+    """A rule that stores each client's latest update: at most K models, or half of that with `memory_dtype`."""
 
-    remembers = True  # whether it keeps an update of every client; by it the size of a run is told
-    memory_dtype: torch.dtype | None = None  # type in which updates are kept; None keeps them as they are
+    remembers = True  # whether it stores an update of every client; used to estimate the size of a run
+    memory_dtype: torch.dtype | None = None  # type of stored updates; None: unchanged
 
     def __init__(self) -> None:
         self.latest: dict[int, Tensor] = {}
@@ -141,7 +141,7 @@ class _Remembering:
     def _stored(self, update: Tensor) -> Tensor:
         if self.memory_dtype is None:
             return update
-        most = torch.finfo(self.memory_dtype).max  # float16 ends at 65504: beyond it there is only infinity
+        most = torch.finfo(self.memory_dtype).max  # larger values would become infinite in float16 (above 65504)
         return update.clamp(-most, most).to(self.memory_dtype)
 
     def state(self) -> State:
@@ -158,11 +158,11 @@ class _Remembering:
 class Mifa(_Remembering):
     """The mean of the latest updates of all clients: MIFA, Gu et al., NeurIPS 2021.
 
-    MIFA begins with a round of all clients. A schedule may not, so the mean is over the clients seen so far.
+    MIFA starts with a round of all clients. A schedule may not, so the mean is over the clients seen so far.
     """
 
     def aggregate(self, updates: Mapping[int, Tensor], who: Participation) -> Aggregate:
-        """Store the updates, then average all that is stored."""
+        """Store the updates, then average all stored updates."""
         self.remember(updates, who)
         raw = {client: self.worth(client, who) for client in sorted(self.latest)}
         total = sum(raw.values())
@@ -178,7 +178,7 @@ class Mifa(_Remembering):
 class Memory(Mifa):
     """MIFA with each stored update discounted by its age, gamma^age, and weights normalised to sum to one: our own.
 
-    Age counts rounds: in a slot without participants the model does not move, and no update becomes staler.
+    Age is counted in rounds: in a slot without participants the model does not move, and no update ages.
     """
 
     def __init__(self, gamma: float = 0.9) -> None:
@@ -186,7 +186,7 @@ class Memory(Mifa):
         if not 0 < gamma <= 1:
             name = type(self).__name__.lower()
             raise ScenarioError(
-                f"The {name} aggregator's discount must be above 0 and at most 1, not {gamma}. Write '{name}:0.9'."
+                f"The discount of the aggregator {name!r} must be above 0 and at most 1, not {gamma}. Write '{name}:0.9'."
             )
         self.gamma = gamma
 
@@ -198,10 +198,10 @@ class Memory(Mifa):
 class Stride(Memory):
     """The discounted memory with bounded stale updates and full-length steps: our own.
 
-    Updates get shorter as the model gets better, so a stored one counts with at most the mean length of the slot's fresh
-    ones. The mean of updates that point apart is shorter than they are, so that seven clients would move the model less
-    than one. Its direction is kept and its length restored by the factor sum w |Delta| / |sum w Delta|, at most `most`:
-    where updates cancel, their mean has no direction worth a long step. FedExP (Jhunjhunwala et al., ICLR 2023) uses
+    Updates get shorter as the model improves, so a stored update is cut to the mean length of the slot's fresh ones. The
+    mean of updates with different directions is shorter than they are: seven clients would move the model less than one.
+    So the mean is lengthened by the factor sum w |Delta| / |sum w Delta|, at most `most`: if updates cancel, the
+    direction of their mean does not justify a long step. FedExP (Jhunjhunwala et al., ICLR 2023) uses
     another factor, sum w |Delta|^2 / (2 |sum w Delta|^2).
     """
 
@@ -211,7 +211,7 @@ class Stride(Memory):
         self.length: dict[int, float] = {}  # client -> length of its latest update
 
     def aggregate(self, updates: Mapping[int, Tensor], who: Participation) -> Aggregate:
-        """Return the discounted mean of the bounded updates, made as long as they are on average."""
+        """Return the discounted mean of the bounded updates, lengthened to their mean length."""
         self.remember(updates, who)
         self.length.update({client: self._length(client) for client in updates})
         usual = sum(self.length[client] for client in updates) / len(updates)
@@ -224,25 +224,25 @@ class Stride(Memory):
         return Aggregate(update=mean.mul_(factor), weights={c: weight * factor for c, weight in weights.items()})
 
     def lengthened(self, factor: float, worth: Mapping[int, float]) -> float:
-        """Return by how much the step is made longer; `worth` is each client's weight before normalisation."""
+        """Return the factor that lengthens the step; `worth` is each client's weight before normalisation."""
         return factor
 
     def restore(self, state: State) -> None:
-        """Continue from a state; the lengths follow from the updates."""
+        """Continue from a state; the lengths are computed from the updates."""
         super().restore(state)
         self.length = {client: self._length(client) for client in self.latest}
 
     def _length(self, client: int) -> float:
-        """Return the length of a stored update: it must come out the same when it is read back."""
+        """Return the length of a stored update; it must be the same after a restore."""
         stored = self.latest[client]
         return float((stored if self.memory_dtype is None else stored.float()).norm())
 
 
 class Echo(Stride):
-    """`Stride` that lengthens a step only as far as clients repeat themselves: our own, and recommended.
+    """`Stride` that lengthens a step only as far as the clients' updates repeat: our own, and recommended.
 
     Signal repeats between a client's updates; noise does not. Far from the optimum updates repeat, and a full step saves
-    rounds; near it a full step would restore the length of noise. So the factor is taken to the power (c / 0.4)^2, at most
+    rounds; near it a full step would restore the length of noise. So the factor is raised to the power (c / 0.4)^2, at most
     1, where c is the weighted mean cosine between a client's update and the one before: above 0.4 for a small network, 0.2
     to 0.5 for a deep one with batches of 128, 0.1 to 0.3 with batches of 32.
     """
@@ -250,7 +250,7 @@ class Echo(Stride):
     def __init__(self, gamma: float = ECHO_GAMMA, most: float = ECHO_MOST) -> None:
         super().__init__(gamma, most)
         self.cosine: dict[int, float] = {}
-        """Client -> cosine of its latest update and the one before; none for those that trained once."""
+        """Client -> cosine of its latest two updates; no entry after one round."""
 
     def remember(self, updates: Mapping[int, Tensor], who: Participation) -> None:
         """Compare the updates with the stored ones, then store them."""
@@ -263,12 +263,12 @@ class Echo(Stride):
         super().remember(updates, who)
 
     def lengthened(self, factor: float, worth: Mapping[int, float]) -> float:
-        """Return the factor to the power that the clients' repetition gives; all of it until a client has trained twice."""
+        """Return the factor raised to the power of `power`; the whole factor until a client has trained twice."""
         repeated = self.repeated(worth)
         return factor if repeated is None else float(factor ** self.power(repeated))
 
     def repeated(self, worth: Mapping[int, float]) -> float | None:
-        """Return the mean cosine over the clients that have trained twice; None if nobody has."""
+        """Return the mean cosine over the clients that have trained twice; None if there is none."""
         known = sum(worth[client] for client in self.cosine)
         return sum(worth[client] * cosine for client, cosine in self.cosine.items()) / known if known > 0 else None
 
@@ -348,7 +348,7 @@ def _like(updates: Mapping[int, Tensor]) -> torch.dtype:
 
 
 Factory = Callable[..., Aggregator]
-"""Called without arguments, or with the number after the colon of a name like `memory:0.8`."""
+"""Called without arguments, or with the number after the colon in names like `memory:0.8`."""
 
 _PLAIN: dict[str, Factory] = {
     "fedavg": FedAvg,
@@ -369,14 +369,14 @@ _NUMBERS = "clipped (the largest weight), fedstale (beta), memory (gamma), strid
 
 
 def register_aggregator(name: str, factory: Factory) -> None:
-    """Make an aggregator known by name; a package does so with an entry point in the group `slackwater.aggregators`.
+    """Register an aggregator. Packages use an entry point in the group `slackwater.aggregators` instead.
 
     Args:
         name: New name, without a colon, as options and settings use it.
         factory: Makes the aggregator; takes the number after the colon of a name like `memory:0.8`, if there is one.
     """
     if not name or ":" in name:
-        raise ScenarioError(f"An aggregator cannot be called {name!r}: the name must not be empty nor hold a colon.")
+        raise ScenarioError(f"An aggregator cannot be called {name!r}: the name must not be empty or contain a colon.")
     AGGREGATORS.register(name, factory)
 
 
@@ -388,7 +388,7 @@ def aggregator_names() -> list[str]:
 def make_aggregator(spec: str, memory_dtype: str = "float32") -> Aggregator:
     """Return the aggregator of a name, with its number if it takes one: `memory`, `memory:0.8`, `clipped:2`.
 
-    `memory_dtype` is the type of the updates that it stores: float32 as they come; float16 and bfloat16 halve the memory.
+    `memory_dtype` is the type of stored updates: float32 keeps them unchanged; float16 and bfloat16 halve the memory.
     """
     name, colon, number = spec.strip().lower().partition(":")
     factory = AGGREGATORS.get(name)
@@ -396,7 +396,7 @@ def make_aggregator(spec: str, memory_dtype: str = "float32") -> Aggregator:
         made = factory()
     elif name in _PLAIN:
         raise ScenarioError(
-            f"The aggregator {name!r} takes no number, but {spec!r} gives it one. Those that do: {_NUMBERS}."
+            f"The aggregator {name!r} takes no number, but {spec!r} has one. Aggregators with a number: {_NUMBERS}."
         )
     else:
         try:

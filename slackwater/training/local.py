@@ -17,12 +17,12 @@ from torch import Tensor
 from slackwater.training.global_model import Update
 from slackwater.training.task import FlatModel, ModelMaker, Samples, Task
 
-BATCHES, DEVICES, MODEL = 0, 1, 2  # purposes of random numbers: each has its own stream
+BATCHES, DEVICES, MODEL = 0, 1, 2  # one random stream for each purpose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalWork:
-    """What a client does in a slot: plain SGD, `steps` of it or `epochs` if given."""
+    """Local training of a client in a slot: plain SGD, `epochs` if given, else `steps`."""
 
     steps: int
     epochs: int | None
@@ -33,19 +33,19 @@ class LocalWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LocalUpdate(Update):
-    """An update with what is known of the local training."""
+    """An update, with the outcome of local training."""
 
     loss: float  # mean over the local steps, each before its step
-    finite: bool  # whether loss and update are numbers
+    finite: bool  # whether loss and update are finite
 
 
 def stream(seed: int, *keys: int) -> int:
-    """Return a seed for one purpose, client and slot: independent of the order of training, and of resuming."""
+    """Return a seed for one purpose, client and slot; it does not depend on the order of training or on resuming."""
     return int(np.random.SeedSequence([seed, *keys]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def batches(samples: int, work: LocalWork, seed: int) -> list[Tensor | None]:
-    """Return the indices of each step's batch, in shuffled epochs; None is the whole set, if that is at most a batch.
+    """Return the indices of each step's batch, in shuffled epochs; None: the whole set, if it fits into a batch.
 
     Steps continue into the next epoch, so that every batch is full; with `epochs`, the last batch of each is the remainder.
     """
@@ -89,7 +89,7 @@ def train_locally(
             loss_sum += loss.detach()
     with torch.no_grad():
         update = start - model.vector
-        mean = float(loss_sum) / max(1, len(plan))  # the one wait for the device
+        mean = float(loss_sum) / max(1, len(plan))  # the only wait for the device
         finite = bool(np.isfinite(mean)) and bool(torch.isfinite(update).all())
     return LocalUpdate(update=update, buffers=model.copy_buffers(), loss=mean, finite=finite)
 
@@ -103,16 +103,16 @@ class Job:
     seed: int
 
 
-SIDE_BY_SIDE = 1e8  # floating-point operations of a step from which on clients train side by side
-SHARED = 1e9  # and from which on more than one thread works on a step
+SIDE_BY_SIDE = 1e8  # floating-point operations of a step from which clients train in parallel
+SHARED = 1e9  # and from which a step uses several threads
 
 
 class StopRequested(Exception):
-    """The run was asked to stop; the clients that trained were let finish."""
+    """The run was asked to stop; clients that were training have finished."""
 
 
 class Workers:
-    """Trains jobs on up to `threads` threads; one by one if not on the CPU, or if the model draws random numbers."""
+    """Trains jobs on up to `threads` threads; one by one on other devices, or if the model draws random numbers."""
 
     def __init__(self, task: Task, maker: ModelMaker, work: LocalWork, *, threads: int, device: torch.device) -> None:
         self._task, self._work, self._random = task, work, maker.random
@@ -158,12 +158,12 @@ class Workers:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="client")
             done.extend(self._pool.map(run, wave))
-        torch.set_num_threads(1)  # what follows is short: on busy cores its threads wait for each other 20 ms at a time
+        torch.set_num_threads(1)  # for the short work that follows: on busy cores threads wait 20 ms for each other
         return done
 
     @contextmanager
     def all_threads(self) -> Iterator[None]:
-        """Use all threads for work in the caller's thread that is as long as a step: evaluation."""
+        """Use all threads for long work in the caller's thread, such as evaluation."""
         torch.set_num_threads(self.threads)
         try:
             yield
@@ -183,11 +183,11 @@ _TRAINING_UNITS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Probe:
-    """The current model on a client's data."""
+    """Results of the current model on a client's data."""
 
     loss: float  # mean over the samples
     rms_loss: float  # root of the mean squared loss over the samples: Oort's
-    gradient: Tensor | None  # of the mean loss, flat; None if only losses were asked for
+    gradient: Tensor | None  # of the mean loss, flat; None if only losses were requested
 
 
 def share(need: Need, probed: int, held: int, work: LocalWork) -> float:
@@ -210,7 +210,7 @@ def probe(model: FlatModel, samples: Samples, task: Task, need: Need) -> Probe:
             parts = torch.autograd.grad(mean, model.parameters, allow_unused=True)
             pairs = zip(parts, model.parameters, strict=True)
             gradient = torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for g, p in pairs])
-        # A task's loss is a mean, so samples are asked one by one; the forward pass is shared.
+        # A task's loss is a mean, so it is computed for each sample; the forward pass is shared.
         with torch.inference_mode():
             each = torch.stack([task.loss(outputs[i : i + 1].detach(), y[i : i + 1]) for i in range(len(y))])
             rms = float(each.double().square().mean().sqrt())
@@ -232,7 +232,7 @@ class Score:
 
 
 def evaluate(model: FlatModel, samples: Samples, task: Task) -> Score:
-    """Return accuracy and loss of one pass over the samples; the device is waited for once, at the end."""
+    """Return accuracy and loss of one pass over the samples, with one wait for the device at the end."""
     device = model.vector.device
     training = model.module.training
     model.module.eval()

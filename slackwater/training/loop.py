@@ -1,4 +1,4 @@
-"""Train by a schedule (Algorithm 1 of the paper), resume after a stop, and train the baseline without slack."""
+"""Train with a schedule (Algorithm 1 of the paper), resume after a stop, and train the no-slack baseline."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from slackwater.units import iso
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a progress callback gets after every round."""
+    """The argument of a progress callback after every round."""
 
     done: RoundRecord
     rounds: int
@@ -59,29 +59,29 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Result:
-    """A trained model, how good it is, and what it cost."""
+    """A trained model, its accuracy and its emissions."""
 
     accuracy: float
-    """On the global test set; of the averaged model where averaging was asked for."""
+    """On the global test set; of the averaged model with averaging."""
     test_loss: float
     loss: float | None
-    """F of equation (1): the mean over clients of their mean training loss; None if it was not asked for."""
+    """F of equation (1): the mean over clients of their mean training loss; None if it was not requested."""
     client_accuracy: Mapping[str, float]
     """On each client's own distribution; empty if the task has no test data by client."""
     worst_client_accuracy: float | None
     last_accuracy: float
     """Of the last global model; the same as `accuracy` without averaging."""
     kind: RunKind
-    """What kind of run it was; a training is simulated: its kg are what it would have emitted."""
+    """Kind of run. Training here is simulated: its kg are what it would have emitted."""
     emissions_kg: float
-    """All that the ledger holds."""
+    """Sum of the ledger."""
     budget_kg: float
     history: tuple[RoundRecord, ...]
-    """Every slot in which somebody trained."""
+    """Every slot with participants."""
     never: tuple[str, ...]
     """Clients that never train before the window."""
     notes: tuple[str, ...]
-    """What a reader of the result must know."""
+    """Warnings about the result."""
     model: Mapping[str, Tensor]
     """state_dict, on the CPU."""
     seconds: float
@@ -103,7 +103,7 @@ class TrainingStopped(SlackwaterError):
 
 
 class TrainingDiverged(SlackwaterError):
-    """The loss or the model is no longer a number; the last good model is in the run's file."""
+    """The loss or the model is not finite; the last good model is in the run's file."""
 
     def __init__(self, message: str, *, client: str | None, slot: int, number: int) -> None:
         super().__init__(message)
@@ -117,7 +117,7 @@ class EventFile:
         from torch.utils.tensorboard import SummaryWriter
 
         folder.mkdir(mode=0o700, exist_ok=True)
-        # A resumed run adds a file; TensorBoard reads all files of a folder as one.
+        # A resumed run adds a file; TensorBoard reads all files of a folder together.
         self._writer = SummaryWriter(str(folder), filename_suffix=".slackwater")
         self._then, self._kg = then, f"kg ({KINDS[kind].label})"
 
@@ -142,18 +142,18 @@ class EventFile:
 
 log = logging.getLogger(__name__)
 Callback = Callable[[Progress], None]
-_PROBES = 3  # purpose of random numbers, beside those of `slackwater.training.local`
+_PROBES = 3  # random stream, besides those of `slackwater.training.local`
 
 
 class Training:
-    """One run, from its beginning or from its checkpoint, to the end of its schedule."""
+    """One run, from its start or its checkpoint to the end of its schedule."""
 
     def __init__(
         self, run: Run, schedule: ScheduleSource, task: Task, settings: Settings, notes: tuple[str, ...]
     ) -> None:
         self.run_file, self.schedule, self.task, self.settings, self.notes = run, schedule, task, settings, notes
         self.problem = schedule.problem
-        self.stop = threading.Event()  # set it to stop after the clients that train now
+        self.stop = threading.Event()  # set it to stop after the clients that are training
         self.names = [str(name) for name in self.problem.fleet.names]
         self.device = torch.device(settings.device)
         self.data = [self._on_device(samples) for samples in task.clients]
@@ -161,7 +161,7 @@ class Training:
 
         maker = ModelMaker(task, seed=settings.seed, device=self.device)
         self.workers = Workers(task, maker, settings.work, threads=settings.threads, device=self.device)
-        torch.set_num_threads(1)  # as after every round, or a norm could differ in its last bits
+        torch.set_num_threads(1)  # as after every round: otherwise the last bits of a norm could differ
         self.workspace = maker()
         average = None if settings.averaging is None else IterateAverage(settings.averaging, schedule.rounds)
         theta, buffers = self.workspace.vector.clone(), self.workspace.copy_buffers()
@@ -216,7 +216,7 @@ class Training:
                 losses={self.names[client]: sent.loss for client, sent in updates.items()},
                 loss=math.fsum(sent.loss for sent in updates.values()) / len(updates),
                 update_norm=step.update_norm,
-                spent_kg=self.run_file.ledger.spent_kg(through=slot),  # a later slot may be charged, and not kept
+                spent_kg=self.run_file.ledger.spent_kg(through=slot),  # a later slot may be charged before a stop
                 seconds=time.perf_counter() - began,
                 accuracy=None if score is None else score.accuracy,
                 test_loss=None if score is None else score.loss,
@@ -224,7 +224,7 @@ class Training:
             self._keep(done, score, warnings)
             if progress is not None:
                 progress(Progress(done=done, rounds=self.schedule.rounds, budget_kg=self.problem.budget_kg))
-        self._charge(None)  # idle draw up to the end, where nobody trains in the last slots
+        self._charge(None)  # idle draw up to the end, if the last slots have no participants
         self._score_last_round()
 
     def result(self) -> Result:
@@ -284,7 +284,7 @@ class Training:
         return [Job(client=client, samples=region[i], seed=stream(seed, client, slot, i)) for i in chosen]
 
     def _probe(self, need: Need, samples: Mapping[int, int], slot: int) -> dict[int, Probe]:
-        """Probe the current model on so many samples of each client, drawn anew in each slot."""
+        """Probe the current model on a number of samples of each client, drawn again in each slot."""
         self.workspace.load(self.model.theta, self.model.buffers)
         found: dict[int, Probe] = {}
         with self.workers.all_threads():
@@ -305,7 +305,7 @@ class Training:
             return evaluate(self.workspace, self.task.test, self.task)
 
     def _score_last_round(self) -> None:
-        """Evaluate the last round where nobody knew in its turn that it would be the last."""
+        """Evaluate the last round, if it was not known to be the last."""
         if self.history and self.history[-1].accuracy is None:
             done, score = self.history[-1], self._score(self.model.theta)
             with self.run_file.transaction():
@@ -343,11 +343,11 @@ class Training:
     def _diverged(self, number: int, slot: int, client: int | None) -> TrainingDiverged:
         who = "The global model" if client is None else f"The loss of client {self.names[client]!r}"
         folder = self.run_file.folder
-        lost = "is lost, since the run had no folder (--out, or out= in Python)"
+        lost = "is lost, because the run has no folder (--out, or out= in Python)"
         where = f"is kept in {folder}" if folder else lost
         kept = f"The model of round {number} {where}." if number else "No round was completed."
         return TrainingDiverged(
-            f"{who} is no longer a number in round {number + 1} of {self.schedule.rounds} (slot {slot}, "
+            f"{who} is no longer finite in round {number + 1} of {self.schedule.rounds} (slot {slot}, "
             f"{iso(self.problem.slot_start(slot))}). {kept} Try an lr below {self.settings.lr:g}, or an aggregator with "
             f"bounded weights such as 'memory' (this run: {self.settings.aggregator!r}).",
             client=None if client is None else self.names[client],
@@ -403,9 +403,9 @@ def train(
     The same plan, task and settings give the same bits on the same machine.
 
     Args:
-        plan: Who trains in which slot.
+        plan: The schedule: which clients train in which slot.
         task: Model and data of the clients, such as `sw.tasks.digits(clients=7)`.
-        aggregator: How updates are combined before the window. Default: as the plan recommends.
+        aggregator: How updates are combined before the window. Default: the plan's recommendation.
         local_steps: SGD steps of a client in a round, each on `batch_size` samples with the learning rate `lr`.
         out: New folder for `run.db` (ledger and rounds), `state/` (the checkpoint that `resume` reads) and `model.pt`.
         eval_every: Rounds between evaluations; 0 evaluates at the end only.
@@ -448,8 +448,8 @@ def resume(
     try:
         if "policy" in run.settings:
             raise ScenarioError(
-                f"The run in {out} was by the policy {run.settings['policy']!r}. Go on with it by slackwater resume "
-                f"{out}, or slackwater.rivals.resume({str(out)!r}) in Python."
+                f"The run in {out} uses the policy {run.settings['policy']!r}. Resume it with: slackwater resume {out}, or "
+                f"slackwater.lab.policies.resume({str(out)!r}) in Python."
             )
         plan, settings = plan_of(run), Settings.from_dict(run.settings)
         task = rebuilt(run) if task is None else task
@@ -465,13 +465,13 @@ def resume(
 
 
 def check_same_data(run: Run, task: Task) -> None:
-    """Raise if the task's data are not those that the run began with."""
+    """Raise if the task's data are not those of the run."""
     was, now = run.task, described(task)
     if (was["samples"], was["fingerprint"]) != (now["samples"], now["fingerprint"]):
         raise ScenarioError(
-            f"The run in {run.folder} was begun with other data than the task {task.name!r} has now: "
+            f"The run in {run.folder} was started with other data than the task {task.name!r} has now: "
             f"{sum(was['samples'])} samples over {len(was['samples'])} clients then, {sum(now['samples'])} over "
-            f"{len(now['samples'])} now. Make the task as it was."
+            f"{len(now['samples'])} now. Make the task with the same data."
         )
 
 
@@ -500,7 +500,7 @@ def carry_out(
     notes: tuple[str, ...],
     progress: Callback | None,
 ) -> Result:
-    """Train from where the run's file stands to the end of the schedule."""
+    """Train from the state in the run's file to the end of the schedule."""
     with run, damage(run.path, of=(sqlite3.Error,)), threads(settings.threads), contextlib.ExitStack() as cleanup:
         try:
             if not run.events():
@@ -521,9 +521,9 @@ def carry_out(
         except StopRequested:
             run.set_status("stopped")
             again = (
-                f"Go on with: slackwater resume {run.folder}"
+                f"Resume with: slackwater resume {run.folder}"
                 if run.folder
-                else "It had no folder (--out, or out= in Python), so it cannot be resumed."
+                else "The run has no folder (--out, or out= in Python), so it cannot be resumed."
             )
             raise TrainingStopped(
                 f"Stopped after {len(training.history)} of {schedule.rounds} rounds, {run.ledger.spent_kg():.6g} "
@@ -535,6 +535,6 @@ def carry_out(
             raise
         except OSError as error:
             raise SlackwaterError(
-                f"{error.filename or run.folder} cannot be written: {error.strerror}. Nothing that was done before is "
-                f"lost: make room and go on with: slackwater resume {run.folder}"
+                f"{error.filename or run.folder} cannot be written: {error.strerror}. Finished rounds are kept. "
+                f"Free disk space, then: slackwater resume {run.folder}"
             ) from None

@@ -1,7 +1,7 @@
 """Partitions: a labelled data set split over clients.
 
-Every random choice comes from NumPy's PCG64 under the seed, so a seed means the same partition on every machine; a
-test pins the hash of one. A partition is one ascending array of sample indices a client; together they hold every sample once.
+Every random choice comes from NumPy's PCG64 under the seed, so a seed gives the same partition on every machine; a
+test pins one hash. A partition has one ascending array of sample indices per client. Together they hold every sample once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Kind = Literal["dirichlet", "iid", "shards", "quantity"]
 Partition = tuple[NDArray[np.int64], ...]
 
 _ATTEMPTS = 1000
-_FEWEST = 10  # the usual least number of samples of a client; less where ten times that is more than an equal share
+_FEWEST = 10  # default for the fewest samples of a client; less if that exceeds a tenth of an equal share
 _PARTITION_STREAM = 0
 
 
@@ -36,13 +36,13 @@ def split(
         draw = dirichlet if kind == "dirichlet" else quantity
         return draw(labels, clients, beta=beta, min_samples=min_samples, seed=seed)
     hint = did_you_mean(str(kind), get_args(Kind), cutoff=0.4)
-    raise ScenarioError(f"partition {kind!r} is not known.{hint} There are: {', '.join(get_args(Kind))}.")
+    raise ScenarioError(f"partition {kind!r} is unknown.{hint} Known: {', '.join(get_args(Kind))}.")
 
 
 def dirichlet(
     labels: ArrayLike, clients: int, *, beta: float = 0.5, min_samples: int | None = None, seed: int = 0
 ) -> Partition:
-    """Share out each class by its own draw from Dirichlet(beta, ..., beta): with a small beta, to few clients.
+    """Split each class by its own draw from Dirichlet(beta, ..., beta): with a small beta, to few clients.
 
     The shares are drawn again, from the same stream, until every client has `min_samples` (default 10, or a tenth of an
     equal share if that is less); after 1000 draws it is an error.
@@ -62,7 +62,7 @@ def dirichlet(
         most_of_least = max(most_of_least, fewest)
     raise ScenarioError(
         f"partition 'dirichlet' with beta={beta}: in {_ATTEMPTS} draws some client of {clients} always had fewer than "
-        f"{least} samples (at best {most_of_least}). Use a larger beta or fewer clients, or let them have fewer samples."
+        f"{least} samples (at best {most_of_least}). Use a larger beta, fewer clients or a smaller min_samples."
     )
 
 
@@ -94,7 +94,7 @@ def quantity(
 ) -> Partition:
     """Draw the sizes from Dirichlet(beta, ..., beta), with the same mix of labels everywhere.
 
-    Each client gets `min_samples` first and the draw shares out the rest: with many clients few draws leave each enough.
+    Each client gets `min_samples` first and the draw splits the rest: with many clients, few draws give each enough.
     """
     held, rng = _start(labels, clients, seed, beta)
     order = rng.permutation(len(held))
@@ -112,7 +112,7 @@ def label_counts(partition: Sequence[NDArray[np.int64]], labels: ArrayLike) -> N
 
 
 def stream(seed: int, purpose: int) -> np.random.Generator:
-    """Return a random stream for one purpose, so that asking for more of one thing does not change another."""
+    """Return a random stream for one purpose, so that different purposes do not affect each other."""
     if seed < 0:
         raise ScenarioError(f"seed is {seed}; give 0 or a positive whole number.")
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(purpose,))))
@@ -128,20 +128,20 @@ def _start(
         raise ScenarioError(f"clients is {clients}, but there are only {len(held)} samples. Use fewer clients.")
     if not 0 < beta < np.inf:
         raise ScenarioError(
-            f"beta is {beta}; give a positive number: 0.1 is very uneven, 0.5 the paper's, 100 nearly even."
+            f"beta is {beta}; give a positive number: 0.1 is very uneven, 0.5 is the paper's, 100 is nearly even."
         )
     return held, stream(seed, _PARTITION_STREAM)
 
 
 def _cuts(shares: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where each class is cut, [class, client + 1]: rounded running sums, so that the parts add up to the whole."""
+    """Return the cuts of each class, [class, client + 1]: rounded running sums, so that the parts add up to the whole."""
     ends = np.rint(np.cumsum(shares, axis=1) * sizes[:, np.newaxis]).astype(np.int64)
     ends[:, -1] = sizes
     return np.concatenate([np.zeros((len(sizes), 1), dtype=np.int64), np.minimum(ends, sizes[:, np.newaxis])], axis=1)
 
 
 def usual_least(samples: int, clients: int) -> int:
-    """Return the default for the least number of samples of a client."""
+    """Return the default for the fewest samples of a client."""
     return max(1, min(_FEWEST, samples // max(clients, 1) // 10))
 
 

@@ -1,4 +1,4 @@
-"""What a run needs of its process: PyTorch's threads, signals that ask it to stop, and a whole model file."""
+"""Process settings of a run: PyTorch's threads and stop signals; and saving a model file atomically."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def threads(count: int) -> Iterator[None]:
 def stopping(
     stop: threading.Event, *, after: str, signals: Sequence[signal.Signals] = (signal.SIGINT,)
 ) -> Iterator[None]:
-    """Stop after the current work on the first signal, and at once on a second one."""
+    """Stop after the current work on the first signal, and at once on the second."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -45,7 +45,7 @@ def stopping(
     def ask(number: int, frame: object) -> None:
         stop.set()
         restore()
-        log.warning("Stopping after %s under way; press Ctrl-C again to stop at once.", after)
+        log.warning("Stopping after %s. Press Ctrl-C again to stop at once.", after)
 
     for number in signals:
         signal.signal(number, ask)
@@ -56,6 +56,6 @@ def stopping(
 
 
 def save_model(path: Path, state: Mapping[str, Tensor]) -> None:
-    """Save PyTorch's usual state dict; the file is whole or not there."""
+    """Save PyTorch's usual state dict atomically."""
     with whole_file(path) as file:
         torch.save(dict(state), file)

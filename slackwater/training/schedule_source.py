@@ -1,4 +1,4 @@
-"""Who trains in which slot: known in advance from a plan, or decided slot by slot."""
+"""Which clients train in which slot: from a plan, or decided slot by slot."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from slackwater.training.local import Need, Probe
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScheduledRound:
-    """One slot in which somebody trains."""
+    """One slot with participants."""
 
     slot: int
     clients: tuple[int, ...]  # in the order of clients; at least one
-    in_window: bool  # plain FedAvg and a plain step, whatever the aggregator
-    pi: NDArray[np.float64]  # [client], share of the slots in which it trains, as far as it is known
+    in_window: bool  # FedAvg and a plain step instead of the aggregator
+    pi: NDArray[np.float64]  # [client], share of the slots in which it trains, as known now
     weights: Mapping[int, float] | None = None
-    """Client -> weight of its update, in place of the aggregator's; None leaves them to it."""
+    """Client -> weight of its update, instead of the aggregator's; None: the aggregator's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,34 +36,34 @@ class TrainingState:
     history: Sequence[RoundRecord]
     ledger: Ledger
     probe: Callable[[Need, Mapping[int, int], int], dict[int, Probe]]
-    """What the current model does on clients' data, for the number of samples of each, in a slot: not charged by itself."""
+    """Probes the current model on clients' data, by number of samples and slot; the caller charges it."""
 
 
 class ScheduleSource(Protocol):
-    """Decides who trains. Its answers depend only on its arguments, its state and the training state."""
+    """Decides which clients train. Its answers depend only on its arguments, its state and the training state."""
 
     problem: Problem
     rounds: int  # at most
-    most: int  # at most so many clients train in one slot before the window
+    most: int  # most clients in one slot before the window
 
     def next(self, state: TrainingState) -> ScheduledRound | None:
         """Return the next round; None at the end."""
 
     def charge(self, ledger: Ledger, due: ScheduledRound | None) -> None:
-        """Charge all slots up to a round before it is trained (None: up to the end); after a kill, charge nothing twice."""
+        """Charge all slots up to a round before it trains (None: up to the end); after a crash, charge nothing twice."""
 
     def never(self, history: Sequence[RoundRecord]) -> tuple[int, ...]:
         """Return the clients whose data the model has not seen outside the fine-tuning window."""
 
     def state(self) -> dict[str, Tensor]:
-        """Return what `next` depends on besides its arguments, for a checkpoint."""
+        """Return the state that `next` depends on, for a checkpoint."""
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Continue from a state."""
 
 
 class ByPlan:
-    """The schedule of a plan. Slots in which nobody trains take no time."""
+    """The schedule of a plan. Slots without participants take no time."""
 
     def __init__(self, plan: Plan, *, note: str = "") -> None:
         self.plan, self.problem = plan, plan.problem
@@ -75,7 +75,7 @@ class ByPlan:
         self.charges = ModelledCharges(plan, note=note)
 
     def next(self, state: TrainingState) -> ScheduledRound | None:
-        """Return the next slot of the plan in which somebody trains."""
+        """Return the next slot of the plan with participants."""
         number = len(state.history)
         if number == self.rounds:
             return None
@@ -88,7 +88,7 @@ class ByPlan:
         )
 
     def charge(self, ledger: Ledger, due: ScheduledRound | None) -> None:
-        """Charge training, idle draw and server, including the slots in which nobody trains."""
+        """Charge training, idle draw and server, including slots without participants."""
         slot = self.charges.slots - 1 if due is None else due.slot
         booked = ledger.last_slot()
         lines = self.charges.of(booked + 1, slot) if slot > booked else []

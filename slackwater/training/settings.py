@@ -1,4 +1,4 @@
-"""Settings of a training run, and what plan, task and settings must have in common."""
+"""Settings of a training run, and checks that plan, task and settings fit together."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Settings:
     """Settings of one run; together with plan and task they determine its result bit for bit."""
 
     aggregator: str = DEFAULT_AGGREGATOR
-    """Name, with a number where it takes one: `memory:0.8`."""
+    """Name, with a number if it takes one: `memory:0.8`."""
     local_steps: int = 30
     """The paper's tau; ignored if `local_epochs` is given."""
     local_epochs: int | None = None
@@ -39,24 +39,24 @@ class Settings:
     weight_decay: float = 5e-4
     seed: int = 0
     eval_every: int = EVAL_EVERY
-    """Rounds (slots with participants) from one evaluation on the test set to the next; 0 is only at the end."""
+    """Rounds (slots with participants) between evaluations on the test set; 0: only at the end."""
     training_loss: bool = True
-    """Whether F over all training data is computed at the end: for a large set as long as several rounds."""
+    """Whether to compute F over all training data at the end; for a large set this takes as long as several rounds."""
     server: str = "plain"
     server_lr: float | None = None
-    """None is the optimiser's own: 1 for plain and momentum, 0.01 for adam."""
+    """Default: 1 for plain and momentum, 0.01 for adam."""
     memory_dtype: str = "float32"
-    """Type of the updates that the aggregator stores for each client: float32 as they are, float16 or bfloat16 halves
-    the memory and the disk space of a run."""
+    """Type of the updates that the aggregator stores. float32 keeps them unchanged; float16 and bfloat16 halve memory and
+    disk space."""
     averaging: float | None = None
-    """Average the global models of so many last rounds, or of this share of them if below 1; None: the last model."""
+    """Number of last rounds whose global models are averaged, or their share if below 1; None: the last model."""
     devices_per_slot: int | None = None
-    """Cross-device: how many devices of a client that is scheduled train in a slot, drawn with equal probability."""
+    """Cross-device: number of devices of a scheduled client that train in a slot, drawn with equal probability."""
     device_kwh: float | None = None
-    """Energy of one device in one slot; if given, the plan's energy for a client must be that of all that train."""
+    """Energy of one device in one slot; if set, the plan's energy of a client must be that of all its training devices."""
     device: str = "cpu"
     threads: int
-    """Processor threads in all; the bits of a result depend on it."""
+    """Total processor threads; the last bits of a result depend on it."""
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Settings:
             raise ScenarioError(f"weight_decay must be 0 or above, not {self.weight_decay!r}.")
         if self.device_kwh is not None and (self.devices_per_slot is None or not self.device_kwh >= 0):
             raise ScenarioError(
-                f"device_kwh is {self.device_kwh!r}; it must be 0 or above, and needs devices_per_slot beside it."
+                f"device_kwh is {self.device_kwh!r}; it must be 0 or above, and needs devices_per_slot."
             )
         make_aggregator(self.aggregator, self.memory_dtype)
         make_server(self.server, self.server_lr)
@@ -89,7 +89,7 @@ class Settings:
 
     @property
     def work(self) -> LocalWork:
-        """Return what a client does in a slot."""
+        """Return the local training of a client in a slot."""
         return LocalWork(
             steps=self.local_steps, epochs=self.local_epochs, batch_size=self.batch_size, lr=self.lr,
             weight_decay=self.weight_decay,
@@ -116,25 +116,25 @@ def check(plan: Plan, task: Task, settings: Settings) -> None:
     problem, count = plan.problem, len(plan.problem.fleet)
     if len(task.clients) != count:
         raise ScenarioError(
-            f"The plan has {count} clients ({_named(problem.fleet.names)}) and the task {task.name!r} has data for "
+            f"The plan has {count} clients ({_named(problem.fleet.names)}), but the task {task.name!r} has data for "
             f"{len(task.clients)}. Make the task with clients={count}."
         )
     for what, given in (("client_tests", task.client_tests), ("devices", task.devices)):
         if given and len(given) != count:
-            raise ScenarioError(f"The task {task.name!r} has {what} for {len(given)} clients, the plan has {count}.")
+            raise ScenarioError(
+                f"The task {task.name!r} has {what} for {len(given)} clients, but the plan has {count}."
+            )
     if not plan.packed.any():
-        raise ScenarioError(
-            "Nobody trains in this plan: there is not one slot in its matrix. Plan with a larger budget."
-        )
+        raise ScenarioError("No client trains in this plan. Plan with a larger budget.")
     if plan.emissions_kg > problem.budget_kg * (1 + 2 * BUDGET_ROUNDING):
         raise OverBudgetError(
-            f"The plan emits {plan.emissions_kg:.9g} kg, over its budget of {problem.budget_kg:.9g} kg. It is not "
-            "begun; plan again."
+            f"The plan emits {plan.emissions_kg:.9g} kg, over its budget of {problem.budget_kg:.9g} kg. Training "
+            "does not start. Plan again."
         )
     sampled = settings.devices_per_slot
     if bool(task.devices) != (sampled is not None):
         raise ScenarioError(
-            f"The task {task.name!r} has devices: say how many train in a scheduled slot with devices_per_slot."
+            f"The task {task.name!r} has devices: set devices_per_slot, the number that train in a scheduled slot."
             if task.devices
             else f"devices_per_slot is {sampled}, but the task {task.name!r} has no devices. Leave it out, or make a task with devices."
         )
@@ -152,34 +152,33 @@ def check(plan: Plan, task: Task, settings: Settings) -> None:
         if len(wrong):
             first = int(wrong[0])
             raise ScenarioError(
-                f"{sampled} devices of {settings.device_kwh:g} kWh take {together:g} kWh in a slot, but the plan was made "
-                f"with {planned[first] / fleet.pue[first]:g} kWh for {fleet.names[first]!r}, so the budget would not "
-                f"hold. Plan again with energy_kwh={together:g}."
+                f"{sampled} devices of {settings.device_kwh:g} kWh use {together:g} kWh in a slot, but the plan has "
+                f"{planned[first] / fleet.pue[first]:g} kWh for {fleet.names[first]!r}, so the budget would not be kept. "
+                f"Plan again with energy_kwh={together:g}."
             )
 
 
 def notes_of(plan: Plan, task: Task, settings: Settings) -> tuple[str, ...]:
-    """Return what is told once at the start, and kept with the result."""
+    """Return the warnings of a run, logged once at the start and kept in the result."""
     notes, names = [], plan.problem.fleet.names
     never = [str(names[client]) for client in plan.metrics.never] if plan.before else []
     if never:
         notes.append(
-            f"{_named(never)} never train{'s' if len(never) == 1 else ''} before the fine-tuning window (pi = 0): "
-            f"nothing of {'its' if len(never) == 1 else 'their'} data enters before it, K stays {len(names)}, and the "
-            "estimate of the global update is biased by that."
+            f"{_named(never)} {'does' if len(never) == 1 else 'do'} not train before the fine-tuning window (pi = 0). The "
+            f"global update is biased: the model learns little from {'it' if len(never) == 1 else 'them'}."
         )
     held = [s for region in task.devices for s in region] if task.devices else list(task.clients)
     small = sum(len(samples) < settings.batch_size for samples in held)
     if small:
         notes.append(
-            f"{small} of {len(held)} {'devices' if task.devices else 'clients'} hold fewer samples than a batch of "
-            f"{settings.batch_size}: their whole set is the batch."
+            f"{small} of {len(held)} {'devices' if task.devices else 'clients'} have fewer samples than a batch of "
+            f"{settings.batch_size}; they use all samples in every step."
         )
     return tuple(notes)
 
 
 def described(task: Task) -> dict[str, Any]:
-    """Return what the run's file keeps of a task: how it was made, and a fingerprint of its data."""
+    """Return the record of a task for the run's file: how it was made, and a fingerprint of its data."""
     digest = hashlib.sha256()
     for samples in task.clients:
         for tensor in (samples.y, samples.x[:1]):
@@ -197,8 +196,8 @@ def rebuilt(run: Run, data: str | None = None) -> Task:
     record: dict[str, Any] = run.task["record"]
     if "task" not in record:
         raise ScenarioError(
-            f"The run in {run.folder} trains a task of your own, {run.task['name']!r}, which its file cannot make "
-            "again. Give it: slackwater.resume(out, task=task)."
+            f"The run in {run.folder} trains your own task {run.task['name']!r}, which cannot be recreated from its file. "
+            "Resume it in Python with: slackwater.resume(out, task=task)."
         )
     from slackwater.training import tasks
 

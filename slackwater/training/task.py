@@ -1,4 +1,4 @@
-"""A task: the model, the data of each client and the test set; and a model as one flat vector."""
+"""A task: the model, the data of each client and the test set. Also a model as one flat vector."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Samples:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
-    """One learning task, split over the clients of a plan, in the plan's order of clients."""
+    """One learning task, split over the clients of a plan, in the plan's order."""
 
     name: str
     clients: Sequence[Samples]
@@ -34,7 +34,7 @@ class Task:
     test: Samples
     """The global test set."""
     model: Callable[[], nn.Module]
-    """A new model; the caller has seeded torch's generator."""
+    """Returns a new model; the caller has seeded torch's generator."""
     loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy
     """loss(outputs, targets), the mean over the batch."""
     client_tests: Sequence[Samples] = ()
@@ -42,7 +42,7 @@ class Task:
     devices: Sequence[Sequence[Samples]] = ()
     """Cross-device: the devices of each client, where a client of the plan is a region; may be empty."""
     record: Mapping[str, object] = field(default_factory=dict)
-    """What the run's file keeps of how the task was made: data set, partition, seed."""
+    """How the task was made, for the run's file: data set, partition, seed."""
 
     def __post_init__(self) -> None:
         empty = [i for i, samples in enumerate(self.clients) if len(samples) == 0]
@@ -70,7 +70,7 @@ class FlatModel:
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
         if not self.parameters:
             raise ScenarioError(
-                "The task's model has no parameters to train: every one has requires_grad=False, or there are none."
+                "The task's model has no trainable parameters: it has none, or all have requires_grad=False."
             )
         kinds = {p.dtype for p in self.parameters}
         if len(kinds) > 1:
@@ -85,7 +85,7 @@ class FlatModel:
             offset += parameter.numel()
             view = part.view_as(parameter)
             if channels_last and parameter.dim() == 4:
-                # Convolutions are fastest in this memory order: 15 to 30 % less time a step on CPU.
+                # Convolutions are fastest in this memory order: 15 to 30 % less time per step on a CPU.
                 outputs, inputs, height, width = parameter.shape
                 view = part.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
             view.copy_(parameter.detach())
@@ -109,14 +109,14 @@ class FlatModel:
         }
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Return inputs in the memory order that the model wants."""
+        """Return inputs in the model's memory order."""
         if self.channels_last and x.dim() == 4:
             return x.contiguous(memory_format=torch.channels_last)
         return x
 
 
 def is_finite(values: Tensor) -> bool:
-    """Return whether all values are numbers. In pieces, since PyTorch makes copies of what it looks at."""
+    """Return whether all values are finite. In pieces, since PyTorch copies its input."""
     return all(bool(torch.isfinite(piece).all()) for piece in torch.split(values.reshape(-1), _PIECE))
 
 
@@ -133,25 +133,25 @@ def average_buffers(buffers: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor
 
 
 class ModelMaker:
-    """Makes flat models of a task that all start from the same parameters, and knows what a trial showed about them."""
+    """Makes flat models of a task with the same initial parameters, and holds what a trial pass showed."""
 
     def __init__(self, task: Task, *, seed: int, device: torch.device) -> None:
-        with torch.random.fork_rng(devices=[]):  # the user's own random numbers stay as they are
+        with torch.random.fork_rng(devices=[]):  # do not change the user's random state
             torch.manual_seed(seed)
             self._module = task.model()
         self._device = device
         self.channels_last = any(p.dim() == 4 for p in self._module.parameters())
         self.random = False
-        """Whether training draws from PyTorch's global generator, as dropout does: clients then train one by one."""
+        """Whether training draws from PyTorch's global generator, as dropout does: then clients train one by one."""
         self.flops = 0.0
-        """Floating-point operations of a step, for each sample: about three times those of the forward pass."""
+        """Floating-point operations of a step per sample: about three times those of the forward pass."""
         with torch.random.fork_rng(devices=[]):
             try:
                 self._try(task)
             except RuntimeError:
                 if not self.channels_last:
                     raise
-                # A model that calls .view() on the output of a convolution only takes the usual order in memory.
+                # A model that calls .view() on the output of a convolution needs the usual memory order.
                 self.channels_last = False
                 self._try(task)
 
@@ -173,9 +173,9 @@ class ModelMaker:
 
 @contextmanager
 def _products(module: nn.Module) -> Iterator[list[float]]:
-    """Count the multiplications of each layer with a matrix: as many as its weights, at every place of its output.
+    """Count the multiplications of each layer with a weight matrix: its weights times its output positions.
 
-    PyTorch's FlopCounterMode is exact but takes two seconds to load; this only has to tell a long step from a short one.
+    PyTorch's FlopCounterMode is exact but takes two seconds to load; this only has to separate long steps from short ones.
     """
     counted: list[float] = []
 

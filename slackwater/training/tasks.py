@@ -23,7 +23,7 @@ from slackwater.training.task import Samples, Task
 
 
 def paper_cnn(channels: int = 1, size: int = 28, classes: int = 10) -> nn.Module:
-    """Build the CNN the paper describes: two 3x3 convolutions (32, 64), each with ReLU and 2x2 max-pooling, then 128 units.
+    """Build the CNN that the paper describes: two 3x3 convolutions (32, 64), each with ReLU and 2x2 max-pooling, then 128 units.
 
     With same-padding, and on 28x28 grey images, 421,642 parameters. The paper says "about 1.2 million", which only
     `paper_large_cnn` has.
@@ -74,20 +74,20 @@ VARIANTS: Mapping[str, Callable[..., nn.Module]] = {
 
 
 def maker(variant: str, *, channels: int, size: int, classes: int = 10) -> Callable[[], nn.Module]:
-    """Return what makes a new model for inputs of [channels, size, size]; it can be pickled for worker processes."""
+    """Return a function that makes a model for inputs of [channels, size, size]; it can be pickled."""
     if variant not in VARIANTS:
         hint = did_you_mean(variant, VARIANTS, cutoff=0.4)
-        raise ScenarioError(f"model {variant!r} is not known.{hint} There are: {', '.join(VARIANTS)}.")
+        raise ScenarioError(f"model {variant!r} is unknown.{hint} Known: {', '.join(VARIANTS)}.")
     return partial(VARIANTS[variant], channels=channels, size=size, classes=classes)
 
 
 def parameters(model: nn.Module) -> int:
-    """Return how many numbers are trained."""
+    """Return the number of trainable parameters."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def _block(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
-    """Return a convolution of the same size, halved; pooling before ReLU has the same bits and is a quarter faster."""
+    """Return a convolution of the same size, then pooling to half; pooling before ReLU is exact and a quarter faster."""
     return nn.Conv2d(inputs, outputs, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()
 
 
@@ -105,7 +105,7 @@ def _side(size: int, *, at_least: int) -> int:
 
 ENTRY_POINTS = "slackwater.tasks"
 """The group under which another package's metadata names its tasks: name = "module:function"."""
-_MOST_CLIENT_TESTS = 1000  # of one client: enough for its accuracy to about one percent, and little to evaluate
+_MOST_CLIENT_TESTS = 1000  # per client: enough for an accuracy to about 1 %, and quick to evaluate
 _CLIENT_TEST_STREAM, _DEVICE_STREAM = 1, 2
 
 
@@ -134,18 +134,18 @@ def digits(
     *, clients: int = 7, partition: Kind = "dirichlet", beta: float = 0.5, seed: int = 0, model: str = "mlp",
     data: str | Path | None = None, devices_per_client: int = 0,
 ) -> Task:  # fmt: skip
-    """Return scikit-learn's 1,797 digits of 8x8 pixels, which come with it: every fifth of each class is for testing.
+    """Return scikit-learn's 1,797 digits of 8x8 pixels; every fifth of each class is for testing.
 
     The `mlp` is the default for its speed: it took about a third of the time of `small-cnn` for similar accuracy.
     """
     if data is not None:
-        raise ScenarioError(f"data is {str(data)!r}, but digits come with scikit-learn and are read from nowhere else.")
+        raise ScenarioError(f"data is {str(data)!r}, but the digits are part of scikit-learn. Leave data out.")
     try:
         from sklearn.datasets import load_digits  # type: ignore[import-untyped]
     except ImportError as error:
         raise MissingExtraError("scikit-learn", "torch") from error
     pixels, labels = load_digits(return_X_y=True)
-    # By class, not every fifth sample: the set counts 0, 1, 2, ... so that would be zeros and fives only.
+    # By class: every fifth sample of the whole set would be a zero or a five.
     nth_of_class = np.empty(len(labels), dtype=np.int64)
     for label in range(10):
         nth_of_class[labels == label] = np.arange(np.count_nonzero(labels == label))
@@ -188,19 +188,19 @@ _registered: dict[str, Callable[..., Task]] = {f.__name__: f for f in (digits, m
 
 
 def register_task(name: str, function: Callable[..., Task]) -> None:
-    """Make a task known by name, for `make` and the command line; packages use the entry point group instead.
+    """Register a task, for `make` and the command line. Packages use the entry point group instead.
 
     Args:
         name: New name, as `--task` takes it.
         function: Makes the task; its options are passed by keyword.
     """
     if _registered.get(name, function) is not function:
-        raise ScenarioError(f"There is a task {name!r} already. Register yours under another name.")
+        raise ScenarioError(f"There is already a task {name!r}. Choose another name.")
     _registered[name] = function
 
 
 def names() -> tuple[str, ...]:
-    """Return all tasks that can be made by name; other packages are not imported for it."""
+    """Return the names of all tasks, without importing other packages."""
     return tuple(dict.fromkeys([*_registered, *(point.name for point in entry_points(group=ENTRY_POINTS))]))
 
 
@@ -212,7 +212,7 @@ def make(name: str, **options: object) -> Task:
     for option in options:
         if option not in known and not open_ended:
             raise ScenarioError(
-                f"Task {name!r} has no option {option!r}.{_hint(option, known)} It has: {', '.join(known)}."
+                f"Task {name!r} has no option {option!r}.{_hint(option, known)} Known: {', '.join(known)}."
             )
     return function(**options)
 
@@ -236,7 +236,7 @@ def _find(name: str) -> Callable[..., Task]:
             raise ScenarioError(f"Task {name!r} ({point.value}) is not a function that returns a Task.")
         _registered[name] = function
         return _registered[name]
-    raise ScenarioError(f"There is no task {name!r}.{_hint(name, names())} There are: {', '.join(names())}.")
+    raise ScenarioError(f"There is no task {name!r}.{_hint(name, names())} Known: {', '.join(names())}.")
 
 
 def _hint(name: str, known: Sequence[str] | Mapping[str, object]) -> str:
@@ -250,13 +250,13 @@ def _task(
     channels, size = images.train_x.shape[1:3]
     make_model = maker(model, channels=channels, size=size)
     if devices_per_client < 0:
-        raise ScenarioError(f"devices_per_client is {devices_per_client}; give 0 for no devices, or how many.")
+        raise ScenarioError(f"devices_per_client is {devices_per_client}; give the number of devices, or 0 for none.")
     if clients >= 1 and clients * devices_per_client > len(images.train_y):
         raise ScenarioError(
-            f"{clients} clients of devices_per_client={devices_per_client} are more devices than there are samples, "
-            f"{len(images.train_y)}. Use fewer."
+            f"{clients} clients with devices_per_client={devices_per_client} have more devices than there are samples "
+            f"({len(images.train_y)}). Use fewer."
         )
-    # Every device needs a sample; asking the partition for that many is better than failing after it.
+    # Every device needs a sample, so request that many from the partition.
     least = max(devices_per_client, usual_least(len(images.train_y), clients)) if devices_per_client else None
     parts = split(images.train_y, clients, kind=kind, beta=beta, min_samples=least, seed=seed)
     if devices_per_client:
@@ -264,7 +264,7 @@ def _task(
         parts = tuple(rng.permutation(part) for part in parts)
     x, y = scale(images.train_x[np.concatenate(parts)]), torch.from_numpy(images.train_y[np.concatenate(parts)])
     ends = np.cumsum([len(part) for part in parts])
-    # Slices of one tensor: the clients and devices add no memory.
+    # Slices of one tensor: clients and devices need no extra memory.
     rows = [slice(end - len(part), end) for part, end in zip(parts, ends, strict=True)]
     held = tuple(Samples(x=x[row], y=y[row]) for row in rows)
     test = Samples(x=scale(images.test_x), y=torch.from_numpy(images.test_y))
@@ -276,7 +276,7 @@ def _task(
         "seed": seed,
         "model": model,
         "devices_per_client": devices_per_client,
-        # Absolute, since a run may be resumed from another folder than the one it was begun in.
+        # Absolute, since a run may be resumed from another working directory.
         "data": None if data is None else str(Path(data).expanduser().absolute()),
         "scale": {"top": scale.top, "mean": list(scale.mean), "deviation": list(scale.deviation)},
         "samples": [len(part) for part in parts],
@@ -290,7 +290,7 @@ def _task(
 
 
 def _devices(samples: Samples, count: int, client: int) -> tuple[Samples, ...]:
-    """Split a client's shuffled samples into equal parts (within one): devices of a region are alike."""
+    """Split a client's shuffled samples into equal parts (within one)."""
     if len(samples) < count:
         raise ScenarioError(
             f"Client number {client + 1} has {len(samples)} samples, too few for devices_per_client={count}. "
@@ -304,7 +304,7 @@ def _devices(samples: Samples, count: int, client: int) -> tuple[Samples, ...]:
 def _client_tests(parts: Partition, images: Images, test: Samples, seed: int) -> tuple[Samples, ...]:
     """Return up to 1000 test samples for each client, in its own proportions of labels.
 
-    No sample is twice in one client's; clients share them, since there are too few to divide.
+    No client has a sample twice; clients share samples, since there are too few to divide.
     """
     rng = stream(seed, _CLIENT_TEST_STREAM)
     classes = np.arange(int(images.train_y.max()) + 1)
@@ -317,7 +317,7 @@ def _client_tests(parts: Partition, images: Images, test: Samples, seed: int) ->
         most = min(_MOST_CLIENT_TESTS, int(np.min(there[held] / shares[held])))
         exact = shares * most
         wanted = np.floor(exact).astype(np.int64)
-        # Largest remainders, so that the total is right; `most` leaves room in every class for its own.
+        # Largest remainders, so that the total is right; `most` leaves enough samples in every class.
         for label in np.argsort(wanted - exact, kind="stable")[: most - int(wanted.sum())]:
             wanted[label] += 1
         wanted = np.minimum(wanted, there)

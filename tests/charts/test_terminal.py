@@ -176,7 +176,7 @@ def test_summary_of_an_optimal_plan() -> None:
     assert fact(text, "heterogeneity rho_H") == "infinite: client 1 never trains before the window"
     assert fact(text, "between clients rho_S") == "not defined"
     assert fact(text, "intensity") == "direct, by hand"
-    assert "Warning: client 1: no slot before the fine-tuning window" in text
+    assert "Warning: client 1 never trains before the fine-tuning window" in text
     assert "synthetic" not in text
     assert "of which" not in text
     rows = [line.split() for line in text.splitlines() if line.startswith("client ") and line[7].isdigit()]
@@ -262,7 +262,7 @@ def test_compare_table_gives_the_reason_once_for_each_slack() -> None:
     assert lines[3].split()[4:6] == [str(points[2].end), f"{points[2].objective:.6g}"]
     assert text.count("Infeasible with a slack of 0: No schedule fits 0.002 kg") == 1
     assert text.count("Infeasible with a slack of 30: ") == 1
-    assert "Compare objectives only among lines of the same alpha and slack." in text
+    assert "Compare objectives only between lines of the same alpha and slack." in text
     assert "synthetic intensity" in text
     alone = shown(compare_table(points[2:3]))
     assert "Compare" not in alone

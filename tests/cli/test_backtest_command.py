@@ -117,7 +117,7 @@ def test_a_start_that_no_schedule_fits_is_named(scenario: Path) -> None:
     scenario.write_text(scenario.read_text().replace("budget_kg = 1.0", "budget_kg = 0.001"))
     done = _run(scenario, "--repeat", 1)
     assert done.exit_code == 3
-    assert "the run from 2022-01-15T00:00Z cannot be done: No schedule fits 0.001 kg" in done.stderr
+    assert "The run from 2022-01-15T00:00Z is infeasible even with perfect foresight: " in done.stderr
 
 
 def test_a_deadline_becomes_the_same_slack_at_every_start(tmp_path: Path) -> None:
@@ -131,10 +131,10 @@ def test_a_deadline_becomes_the_same_slack_at_every_start(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--forecast", "crystal-ball"], "There is no forecast 'crystal-ball'. Known are"),
-        (["--forecast", "file"], "needs what the provider issued: give --forecasts FOLDER"),
-        (["--actuals", "forecasts"], "--actuals forecasts needs the files that have them"),
-        (["--forecasts", "nowhere"], "There are no forecasts at nowhere"),
+        (["--forecast", "crystal-ball"], "There is no forecast 'crystal-ball'. Choose one of"),
+        (["--forecast", "file"], "needs the provider's forecasts: give --forecasts FOLDER"),
+        (["--actuals", "forecasts"], "--actuals forecasts needs forecast files"),
+        (["--forecasts", "nowhere"], "nowhere does not exist"),
         (["--replan", "soon"], "'soon' in 'soon' is not a period like 24h, 6h or 1h, or never"),
         (["--replan", "0h"], "is not a period"),
         (["--reserve", "0.2"], "reserve is 0.2"),
@@ -152,9 +152,9 @@ def test_what_is_wrong_is_said(scenario: Path, arguments: list[str], sentence: s
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ("max_parallel = 1", "A back-test does not know max_parallel"),
+        ("max_parallel = 1", "A back-test does not support max_parallel"),
         ("slot_minutes = 240", "--replan 6h is not a whole number of slots of 240 minutes"),
-        ('data = {source = ["neso"]}', "Providers are asked for a period"),
+        ('data = {source = ["neso"]}', "Providers need a period"),
     ],
 )
 def test_a_scenario_that_cannot_be_run_is_refused(tmp_path: Path, more: str, sentence: str) -> None:

@@ -84,8 +84,8 @@ def test_with_a_provider(folder: Path) -> None:
         (("DE", "--method", "blend"), "--forecasts"),
         (("DE", "--method", ""), "empty"),
         (("DE", "--at", "2022-03-01T00:10Z"), "full hour"),
-        (("DE", "--at", "2024-03-01T00:00Z"), "not after 2023-01-01T00:00Z"),
-        (("DE", "--backtest", "--chart", "x.png"), "no chart of a back-test"),
+        (("DE", "--at", "2024-03-01T00:00Z"), "at the latest 2023-01-01T00:00Z"),
+        (("DE", "--backtest", "--chart", "x.png"), "A back-test has no chart"),
         (("DE", "--hours", "0"), "--hours"),
     ],
 )

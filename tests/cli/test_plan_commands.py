@@ -164,7 +164,7 @@ def test_plan_with_a_fixed_end_and_every_solver() -> None:
 def test_the_scenario_of_init_is_planned_unchanged() -> None:
     result = run("init")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "wrote scenario.toml; edit it, then run: slackwater plan scenario.toml\n"
+    assert result.stderr == "wrote scenario.toml. Edit it, then run: slackwater plan scenario.toml\n"
     plan = json.loads(fine("plan", "scenario.toml", "--json"))
     assert plan["status"] == "optimal"
     assert plan["emissions_kg"] <= plan["budget_kg"]
@@ -172,12 +172,14 @@ def test_the_scenario_of_init_is_planned_unchanged() -> None:
 
 
 def test_init_does_not_overwrite() -> None:
-    assert "s.toml is there already. Give another name, or --force" in refused("init", "s.toml", code=2)
+    assert "s.toml already exists. Choose another name, or overwrite it with --force" in refused(
+        "init", "s.toml", code=2
+    )
     assert Path("s.toml").read_text() == SCENARIO
     fine("init", "s.toml", "--force")
     assert Path("s.toml").read_text() != SCENARIO
     fine("init", "new/folder/s.toml")
-    assert "data is a folder. Name the file to write, like data/scenario.toml" in refused("init", "data", code=2)
+    assert "data is a folder. Name a file, such as data/scenario.toml" in refused("init", "data", code=2)
     assert "data is a folder" in refused("init", "data", "--force", code=2)
 
 
@@ -296,7 +298,7 @@ def test_a_full_disk_behind_stdout() -> None:
     with Path("/dev/full").open("w") as full:
         code = "from slackwater.cli import main; main()"
         done = subprocess.run([sys.executable, "-c", code, "zones"], stdout=full, stderr=subprocess.PIPE, check=False)
-    assert (done.returncode, done.stderr) == (1, b"error: the system says: No space left on device.\n")
+    assert (done.returncode, done.stderr) == (1, b"error: the operating system reports: No space left on device.\n")
 
 
 # Mistakes in the command: exit 2, from click, with the option named
@@ -382,7 +384,7 @@ def test_scenario(old: str, new: str, message: str) -> None:
     [
         (
             ["plan", "none.toml"],
-            "error: There is no scenario at none.toml. Write one to start from with: slackwater init none",
+            "error: There is no scenario at none.toml.",
         ),
         (["plan", "data"], "error: data is a folder. Name the scenario in it, like data/scenario.toml."),
         (["plan", "binary"], "error: binary is not a text file in UTF-8."),
@@ -420,7 +422,7 @@ OCTOBER = [f"2022-10-30T{hour}:00Z" for hour in ("00", "01", "02", "02", "03", "
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"header": "time,a,b"}, "FR_2022.csv has the columns time, a, b. Expected are datetime_utc"),
+        ({"header": "time,a,b"}, "FR_2022.csv has the columns time, a, b."),
         ({"cells": [500, "nan", 100, 300, 200, 250]}, "FR_2022.csv, line 3: direct intensity is 'nan'; that is not a number"),
         ({"cells": [500, -1, 100, 300, 200, 250]}, "line 3: direct intensity is '-1'; an intensity is never negative"),
         ({"cells": [500, "inf", 100, 300, 200, 250]}, "line 3: direct intensity is 'inf'; an intensity is finite"),
@@ -429,7 +431,7 @@ OCTOBER = [f"2022-10-30T{hour}:00Z" for hour in ("00", "01", "02", "02", "03", "
         ({"cells": [500, "4oo", 100, 300, 200, 250]}, "line 3: direct intensity is '4oo'; that is not a number"),
         ({"cells": [500, "", 100, 300, 200, 250]}, "FR"),
         ({"stamps": TWICE}, "the hour 2022-01-01T01:00Z in lines 3 and 4 is given twice. Keep one line"),
-        ({"stamps": OCTOBER}, "looks like it is in local time with daylight saving. Give the times in UTC."),
+        ({"stamps": OCTOBER}, "in local time with daylight saving. Give the times in UTC."),
         ({"stamps": [f"2022-01-01T{hour:02}:00" for hour in range(6)]}, "line 2: '2022-01-01T00:00' has no time zone. Add Z"),
         ({"stamps": [f"{hour}. January" for hour in range(6)]}, "line 2: '0. January' is not a time"),
     ],
@@ -456,7 +458,7 @@ def test_no_data() -> None:
 def test_beyond_the_end_of_the_data() -> None:
     rewrite("slack = 2", "slack = 5")
     said = refused("plan", "s.toml", "--data", "data", code=1)
-    assert "covers 2022-01-01T00:00Z to 2022-01-01T06:00Z; 2022-01-01T00:00Z to 2022-01-01T07:00Z lies outside" in said
+    assert "covers 2022-01-01T00:00Z to 2022-01-01T06:00Z; 2022-01-01T00:00Z to 2022-01-01T07:00Z" in said
     assert "needs 100 hours" in refused("savings", "--data", "data", "--hours", "90", "--slack", "10", code=1)
 
 
@@ -513,9 +515,7 @@ def test_a_defect_is_said_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -
     result = run("plan", "s.toml")
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert result.stderr.startswith(
-        "error: something went wrong inside Slackwater (ZeroDivisionError: division by zero)."
-    )
+    assert result.stderr.startswith("error: internal error (ZeroDivisionError: division by zero).")
     assert "SLACKWATER_DEBUG=1" in result.stderr
     assert "Traceback" not in result.stderr
     debugged = run("plan", "s.toml", env={"SLACKWATER_DEBUG": "1"})
@@ -534,9 +534,13 @@ def test_debug_shows_where_a_mistake_was_noticed() -> None:
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (MemoryError(), 1, "error: there is not enough memory. Ask for fewer slots or clients"),
+        (MemoryError(), 1, "error: not enough memory. Use fewer slots or clients"),
         (KeyboardInterrupt(), 130, "stopped."),
-        (PermissionError(13, "Permission denied", "secret"), 1, "error: the system says: Permission denied (secret)."),
+        (
+            PermissionError(13, "Permission denied", "secret"),
+            1,
+            "error: the operating system reports: Permission denied (secret).",
+        ),
     ],
 )
 def test_mishaps(error: BaseException, code: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

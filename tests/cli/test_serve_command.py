@@ -46,7 +46,7 @@ def test_it_prints_its_address_and_ends_with_ctrl_c(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
         assert process.returncode == 0
-        assert errors.strip().endswith("ended.")
+        assert errors.strip().endswith("stopped.")
         assert "Traceback" not in errors
 
 
@@ -118,7 +118,7 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
     run = CliRunner()
     missing = run.invoke(cli, ["serve", str(tmp_path / "no.toml"), "--no-open"])
     assert missing.exit_code == 2
-    assert "is not there" in missing.stderr
+    assert "does not exist" in missing.stderr
     empty = run.invoke(cli, ["serve", str(tmp_path), "--no-open"])
     assert empty.exit_code == 2
     assert "slackwater init" in empty.stderr
@@ -135,4 +135,4 @@ def test_a_port_in_use_is_a_sentence(tmp_path: Path) -> None:
         port = address.rstrip("/").rpartition(":")[2]
         taken = CliRunner().invoke(cli, ["serve", str(tmp_path), "--no-open", "--port", port])
     assert taken.exit_code == 1
-    assert f"Port {port}" in taken.stderr
+    assert f"port {port}" in taken.stderr

@@ -1,9 +1,7 @@
-"""A dashboard on a free port, a folder to serve, and a real browser."""
+"""A dashboard on a free port."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -14,18 +12,6 @@ import pytest
 
 from slackwater.cli.output_commands import open_library
 from slackwater.dashboard.server import Dashboard
-
-CHROMIUM = "/usr/bin/chromium"
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 
 
 @pytest.fixture
@@ -43,17 +29,3 @@ def serve() -> Iterator[Callable[..., Dashboard]]:
             return server
 
         yield start
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Debian's Chromium; where it is missing the tests skip, but not in CI."""
-    if shutil.which(CHROMIUM) is None:
-        if os.environ.get("CI"):
-            pytest.fail(f"{CHROMIUM} is missing, and CI must have it: make browser")
-        pytest.skip(f"needs {CHROMIUM} (make browser)")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield started
-        started.close()

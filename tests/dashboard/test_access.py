@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from slackwater.dashboard.server import Guard, is_loopback
+from slackwater.dashboard.server import Access, is_loopback
 
-LOCAL = Guard.of("127.0.0.1", 8765, token=None)
-OPEN = Guard.of("0.0.0.0", 8765, token="secret", names=("grid.example",))
+LOCAL = Access.of("127.0.0.1", 8765, token=None)
+OPEN = Access.of("0.0.0.0", 8765, token="secret", names=("grid.example",))
 SAME = {"Host": "127.0.0.1:8765"}
 
 
 def _status(
-    guard: Guard, headers: dict[str, str], path: str = "/api/sources", offered: str | None = None
+    guard: Access, headers: dict[str, str], path: str = "/api/sources", offered: str | None = None
 ) -> int | None:
     refusal = guard.check(headers, path, offered)
     return None if refusal is None else refusal.status
@@ -74,7 +74,7 @@ def test_off_the_loopback_the_token_is_needed() -> None:
 
 def test_an_open_address_without_a_token_cannot_be_made() -> None:
     with pytest.raises(ValueError, match="token"):
-        Guard.of("0.0.0.0", 1, token=None)
+        Access.of("0.0.0.0", 1, token=None)
 
 
 def test_no_token_is_no_token() -> None:

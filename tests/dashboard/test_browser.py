@@ -114,7 +114,7 @@ def test_hover_and_keys_tell_what_a_cell_is(serve: Serve, page_of: Open, tmp_pat
     tip = page.wait_for_selector(".grid-tip:not([hidden])").text_content()
     for part in ("BE (BE)", "Jan 2022", "g/kWh", " kg"):
         assert part in tip
-    assert "In: " in tip or "Out: " in tip
+    assert "Trains: " in tip or "Does not train: " in tip
     page.focus("#schedule canvas")
     seen = set()
     for key in ("ArrowDown", "ArrowRight", "PageDown", "End", "Home", "ArrowUp"):
@@ -224,7 +224,7 @@ def test_a_training_run_of_the_demo_is_watched_to_its_end(serve: Serve, page_of:
         training.communicate()
     assert page.locator("#accuracy svg circle").count() >= 2
     assert "So far as planned" in page.text_content("#burn-note")
-    assert "No re-plan is recorded" in page.text_content("#replans")
+    assert "No re-plan: the run follows its first plan." in page.text_content("#replans")
     assert page.get_attribute("#run-progress", "value") == "1"
     _keep(page, "run")
 
@@ -254,7 +254,7 @@ def test_what_did_not_train_is_shown(serve: Serve, page_of: Open, tmp_path: Path
         page.wait_for_selector("#burn svg")
         absent = int(np.count_nonzero(~plan.matrix[:, first]))
         assert absent > 0
-        assert f"{absent} planned client-slots did not start." in page.text_content("#failures")
+        assert f"{absent} planned client-slots were missed." in page.text_content("#failures")
         assert "1 lost" in page.text_content("#failures")
         assert "<b>client-1</b> 3 → 0" in page.text_content("#replans")
         assert "in reserve" in page.text_content("#forecast")
@@ -265,13 +265,13 @@ def test_a_replanned_run_is_shown_by_the_plan_in_force(serve: Serve, page_of: Op
     replanned(tmp_path / "run", until=3)
     page = page_of(serve(tmp_path), "run")
     page.wait_for_selector("#burn svg")
-    assert "did not start" not in page.text_content("#failures")
+    assert "were missed" not in page.text_content("#failures")
     assert page.text_content("#burn-note") == (
         "Expected at the end: 2.5 kg of 5. So far 0.04 kg more than planned. The first plan expected 1.5 kg."
     )
     legend = page.locator("#burn svg").get_attribute("aria-label")
-    assert "planned, by the plan in force" in legend
-    assert "first plan, for reference" in legend
+    assert "planned (plan in force)" in legend
+    assert "first plan" in legend
     assert float(page.get_attribute("#run-progress", "value")) == pytest.approx(0.8)
     assert page.text_content("#run-kind") == KINDS["live"].sentence
     page.focus("#realised canvas")
@@ -280,7 +280,7 @@ def test_a_replanned_run_is_shown_by_the_plan_in_force(serve: Serve, page_of: Op
         page.keyboard.press(key)
         seen.append(page.text_content("#realised .grid-say"))
     for text, end in zip(
-        seen, ("as planned.", "Not planned.", "Not planned.", "as planned.", "still to come."), strict=True
+        seen, ("as planned.", "Not planned.", "Not planned.", "as planned.", "not reached yet."), strict=True
     ):
         assert text.endswith(end), seen
     _keep(page, "run-replanned")

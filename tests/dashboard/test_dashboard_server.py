@@ -266,7 +266,7 @@ def test_too_many_watchers_are_told(serve: Serve, tmp_path: Path, monkeypatch: p
     with start_run(tmp_path / "run", small_plan()):
         server = serve(tmp_path)
         seen = _events(server, _id(server, "run"), lambda seen: bool(seen))
-    assert "watching already" in seen[0]["error"]
+    assert "already following runs" in seen[0]["error"]
 
 
 def test_a_defect_is_a_sentence(serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,8 +16,8 @@ from made import HOSTILE, SCENARIO, hostile_plan, scenario
 import slackwater as sw
 from slackwater.cli.output_commands import open_library
 from slackwater.dashboard.plan_json import quick_answer, savings_answer
-from slackwater.dashboard.planner_process import Worker
-from slackwater.dashboard.plans import Asked, Outdated, Plans, most_slack
+from slackwater.dashboard.planner_process import PlannerProcess
+from slackwater.dashboard.plans import Outdated, PlanRequest, Plans, most_slack
 from slackwater.dashboard.zone_map import PLACES, map_answer
 from slackwater.errors import InfeasibleError, ScenarioError, SlackwaterError
 from slackwater.planning.problem import Problem
@@ -58,26 +58,26 @@ def test_the_slider_may_go_beyond_the_scenario(plans: tuple[Plans, str, Problem]
     shown = made.problem(source)
     assert shown["most_slack"] == most_slack(problem)
     assert len(shown["intensity_g_per_kwh"][0]) == problem.rounds + shown["most_slack"]
-    with pytest.raises(ScenarioError, match="reaches"):
-        made.quick(Asked(source=source, slack=shown["most_slack"] + 1))
+    with pytest.raises(ScenarioError, match="allows at most"):
+        made.quick(PlanRequest(source=source, slack=shown["most_slack"] + 1))
 
 
 def test_quick_and_best_are_the_plans_of_the_command_line(plans: tuple[Plans, str, Problem]) -> None:
     made, source, problem = plans
-    quick = made.quick(Asked(source=source, budget_kg=1.5, alpha=0.5, fine_tune=2, slack=30, near=7))
+    quick = made.quick(PlanRequest(source=source, budget_kg=1.5, alpha=0.5, fine_tune=2, slack=30, near=7))
     variant = problem.with_settings(budget_kg=1.5, alpha=0.5, fine_tune=2, slack=30)
     fixed, joint = sw.plan(variant, end=7), sw.plan(variant)
     assert quick["end"] == 7
     assert not quick["all_ends"]
     assert np.array_equal(_matrix(quick, variant.horizon), fixed.matrix)
-    best = made.best(Asked(source=source, budget_kg=1.5, alpha=0.5, fine_tune=2, slack=30))
+    best = made.best(PlanRequest(source=source, budget_kg=1.5, alpha=0.5, fine_tune=2, slack=30))
     assert best["end"] == joint.end
     assert best["all_ends"]
     assert best["objective"] == joint.objective
     assert best["emissions_kg"] == joint.emissions_kg
     assert np.array_equal(_matrix(best, variant.horizon), joint.matrix)
     assert best["metrics"]["rho_h"] in (joint.metrics.rho_h, "inf")
-    front = made.front(Asked(source=source, budget_kg=1.5, alpha=0.5, fine_tune=2, slack=30, end=joint.end))
+    front = made.front(PlanRequest(source=source, budget_kg=1.5, alpha=0.5, fine_tune=2, slack=30, end=joint.end))
     objectives = [point["objective"] for point in front["points"]]
     assert objectives == sorted(objectives)
     assert min(p["budget_kg"] for p in front["points"]) < 1.5 < max(p["budget_kg"] for p in front["points"])
@@ -86,13 +86,13 @@ def test_quick_and_best_are_the_plans_of_the_command_line(plans: tuple[Plans, st
 def test_a_budget_that_does_not_do_is_answered_with_the_least_that_does(plans: tuple[Plans, str, Problem]) -> None:
     made, source, _ = plans
     for answer in (
-        made.best(Asked(source=source, budget_kg=1e-6)),
-        made.quick(Asked(source=source, budget_kg=1e-6, end=3)),
+        made.best(PlanRequest(source=source, budget_kg=1e-6)),
+        made.quick(PlanRequest(source=source, budget_kg=1e-6, end=3)),
     ):
         assert answer["status"] == "infeasible"
         assert answer["least_budget_kg"] > 1e-6
         assert "Raise budget_kg" in answer["message"]
-    assert made.quick(Asked(source=source, budget_kg=2e-6))["status"] == "searching"
+    assert made.quick(PlanRequest(source=source, budget_kg=2e-6))["status"] == "searching"
 
 
 @pytest.mark.parametrize(
@@ -102,24 +102,24 @@ def test_a_budget_that_does_not_do_is_answered_with_the_least_that_does(plans: t
 def test_nonsense_is_a_sentence(plans: tuple[Plans, str, Problem], query: dict[str, str]) -> None:
     made, source, _ = plans
     with pytest.raises(ScenarioError):
-        made.quick(Asked.of({"source": source} | query))
+        made.quick(PlanRequest.of({"source": source} | query))
 
 
 def test_an_older_request_of_the_same_page_is_dropped(plans: tuple[Plans, str, Problem]) -> None:
     made, source, _ = plans
-    made.quick(Asked(source=source, page="a", number=5))
+    made.quick(PlanRequest(source=source, page="a", number=5))
     with pytest.raises(Outdated):
-        made.quick(Asked(source=source, page="a", number=4))
-    made.quick(Asked(source=source, page="b", number=1))
+        made.quick(PlanRequest(source=source, page="a", number=4))
+    made.quick(PlanRequest(source=source, page="b", number=1))
     with pytest.raises(Outdated):
-        made.best(Asked(source=source, page="a", number=4))
+        made.best(PlanRequest(source=source, page="a", number=4))
 
 
 def test_a_job_that_nobody_wants_any_more_is_given_up_at_once(tmp_path: Path) -> None:
     # A MILP that would take its 20 seconds: one client at a time, many hours.
     head = SCENARIO.replace("slack = 20", "slack = 150").replace("rounds = 4", "rounds = 60") + "max_parallel = 2\n"
     problem = open_library(scenario(tmp_path, head=head)).problem(open_library(tmp_path).entries()[0].id).problem
-    worker, wanted = Worker(), threading.Event()
+    worker, wanted = PlannerProcess(), threading.Event()
     wanted.set()
     threading.Timer(1.5, wanted.clear).start()
     began = time.perf_counter()
@@ -149,7 +149,7 @@ def test_the_process_ends_with_the_dashboard_even_in_the_middle_of_a_job(tmp_pat
 
 def test_errors_come_through_the_process(plans: tuple[Plans, str, Problem]) -> None:
     _, _, problem = plans
-    worker = Worker()
+    worker = PlannerProcess()
     with pytest.raises(InfeasibleError) as caught:
         worker.ask("best", problem.with_settings(budget_kg=1e-9), None, lambda: True)
     assert caught.value.least_budget_kg

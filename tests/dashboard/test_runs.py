@@ -166,7 +166,7 @@ def test_a_newer_version_is_a_sentence(folder: Path) -> None:
 
 def test_a_run_that_was_never_begun_is_a_sentence(folder: Path) -> None:
     _edit(folder, "PRAGMA foreign_keys = OFF", "DELETE FROM run")
-    assert "never begun" in _sentence(folder)
+    assert "has not started" in _sentence(folder)
 
 
 def test_a_run_that_is_gone_is_a_sentence(folder: Path) -> None:

@@ -187,7 +187,7 @@ def test_generators_start_from_the_slots_seed_and_go_on_undisturbed() -> None:
 def test_a_reply_before_the_end_is_refused() -> None:
     message, context = asked(**ends_in(60))
     with (
-        pytest.raises(LocalTrainingError, match="belongs after"),
+        pytest.raises(LocalTrainingError, match=r"Call meter\.reply after"),
         measured(message, context, energy=False) as meter,
     ):
         meter.reply(MODEL, num_examples=1)

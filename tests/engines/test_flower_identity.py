@@ -48,7 +48,7 @@ def test_two_nodes_of_one_name_are_both_refused_until_one_is_gone() -> None:
     old = identities.look()["lyon"][0]
     new = grid.restart("lyon")
     assert "lyon" not in identities.look()
-    assert "2 nodes say they are 'lyon'" in identities.refused["lyon"]
+    assert "2 nodes have the name 'lyon'" in identities.refused["lyon"]
     grid.gone.add(old)
     assert identities.look()["lyon"][0] == new
     assert identities.refused == {}
@@ -75,7 +75,7 @@ def test_a_node_that_claims_another_than_its_registered_name_is_refused(caplog: 
     assert "lyon" not in found
     assert found["dublin"][1].verified
     assert found["dublin"][1].zone == "IE"
-    assert "registered as 'paris' but says it is 'lyon'" in identities.refused["paris"]
+    assert "registered as 'paris' but reports the name 'lyon'" in identities.refused["paris"]
     assert caplog.text.count("registered as 'paris'") == 1
 
 

@@ -78,7 +78,7 @@ def test_a_run_that_is_done_is_not_started(folder: Path, monkeypatch: pytest.Mon
 def test_an_app_that_never_does_anything_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch.Connection, "answers", lambda self: True)
     said = play(monkeypatch, folder, *["finished:failed"] * 9)
-    with pytest.raises(SlackwaterError, match=r"started 3 times and did nothing\. The last time: .* it broke"):
+    with pytest.raises(SlackwaterError, match=r"failed 3 times without a round\. Last error: .* it broke"):
         go(folder)
     assert len([each for each in said if each[0] == "run"]) == 3
 

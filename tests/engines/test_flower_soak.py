@@ -41,7 +41,7 @@ def test_tables_go_between_the_marks_and_can_be_written_again(soak: Any, tmp_pat
     assert text.endswith("\n\nThe end.\n")
     assert text.count("| SIGKILL of a SuperNode in training | 2 | 2 | 2 | 1 | 80 s (100 s) |") == 1
     assert "| 1 | 0 | 0 | 1 | - |" in text
-    assert "differs from that of the same run in process by at most 1.0e-08" in text
+    assert "differs from the same run in process by at most 1.0e-08" in text
 
 
 def test_every_kind_of_fault_can_be_done(soak: Any) -> None:

@@ -119,7 +119,7 @@ def test_errors_of_the_runner_reach_flowers_loop(tmp_path: Path) -> None:
 def test_evaluation_on_clients_is_off_unless_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert CarbonAware(plan=small_plan(), ledger=tmp_path / "a", wait=False).fraction_evaluate == 0
     CarbonAware(plan=small_plan(), ledger=tmp_path / "b", wait=False, fraction_evaluate=0.5)
-    assert "neither planned nor booked. Plan with evaluation_share" in caplog.text
+    assert "neither planned nor charged. Plan with evaluation_share" in caplog.text
 
 
 def test_evaluation_on_clients_is_charged_as_planned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -161,7 +161,7 @@ def test_a_registered_client_that_says_it_is_another_is_not_used() -> None:
     until = datetime.now(UTC) + timedelta(seconds=30)
     (reply,) = transport.train({"paris": work()}, until)
     assert reply.outcome == "failed"
-    assert "says it is 'lyon'" in reply.error
+    assert "reports the name 'lyon'" in reply.error
 
 
 def test_a_superlink_that_stumbles_is_asked_again() -> None:

@@ -33,7 +33,7 @@ def test_an_empty_cell_is_missing() -> None:
         ("NaN", "'NaN'; that is not a number. Leave the cell empty if the value is missing"),
         ("inf", "'inf'; an intensity is finite"),
         ("-1", "'-1'; an intensity is never negative"),
-        ("162590", "'162590'; no grid is above 5000 g/kWh. Is it mg/kWh? Then divide by 1000"),
+        ("162590", "'162590'; no grid is above 5000 g/kWh. If it is mg/kWh, divide by 1000"),
     ],
 )
 def test_cells_that_are_no_intensity(cell: str, why: str) -> None:
@@ -140,12 +140,12 @@ def test_local_time_with_daylight_saving(zone: str, twice: str, missing: str, st
         check_repeats(PATH, minutes, lines(minutes))
     assert f"the hour {twice} in lines" in str(caught.value)
     assert f"{missing} is missing" in str(caught.value)
-    assert "looks like it is in local time with daylight saving. Give the times in UTC" in str(caught.value)
+    assert "seems to be in local time with daylight saving. Give the times in UTC" in str(caught.value)
 
 
 def test_daylight_saving_in_autumn_alone() -> None:
     minutes = local("Europe/Berlin", "2022-07-01T00:00Z", 4000)
-    with pytest.raises(DataError, match="where clocks go back: the file looks like it is in local time"):
+    with pytest.raises(DataError, match="Clocks go back there, so the file seems to be in local time"):
         check_repeats(PATH, minutes, lines(minutes))
 
 
@@ -168,7 +168,7 @@ def test_step_is_the_commonest_distance_of_at_most_an_hour() -> None:
         (
             "DE_2022.csv",
             minutes_of("2022-01-01T00:30Z", 9),
-            r"line 2: 2022-01-01T00:30Z is not the start.*9 such lines",
+            r"line 2: 2022-01-01T00:30Z is not at a full 60-minute step.*9 such lines",
         ),
     ],
 )

@@ -104,7 +104,7 @@ def test_a_short_history_is_continued_by_the_typical_profile_and_said() -> None:
     assert measured is not None
     assert measured.slots == 23
     first, _ = asked.notes()
-    assert "Only 23 h of actual intensity are known of DE" in first
+    assert "Only 23 h of actual intensity are known for DE" in first
     assert "the typical profile of DE, scaled" in first
     assert asked.origin("FR", NOW - 5 * HOUR) == ("the grid", "actual")
     assert asked.origin("FR", NOW - 50 * HOUR) == ("the typical profile of FR, scaled", "estimated")
@@ -247,11 +247,11 @@ def test_files_that_end_before_a_coming_run_are_continued_and_old_ones_are_not(
     made = traces_of(data, ZONES, until.end - 2 * HOUR, until.end + 30 * HOUR, now=now, **settings)  # type: ignore[arg-type]
     assert made.slots == 32
     assert [len(known.hours("forecast")) for known in made.provenance] == [30, 30]
-    assert "the 30 h after that are our own forecast" in caplog.text
+    assert "The next 30 h are our own forecast" in caplog.text
     for later in (timedelta(days=15), timedelta(days=400)):
-        with pytest.raises(DataError, match="lies outside"):
+        with pytest.raises(DataError, match="is outside"):
             traces_of(data, ZONES, until.end + later, until.end + later + 9 * HOUR, now=now + later, **settings)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="lies outside"):
+    with pytest.raises(DataError, match="is outside"):
         traces_of(data, ZONES, until.end - HOUR, until.end + HOUR, now=now + timedelta(days=900), **settings)  # type: ignore[arg-type]
 
 

@@ -133,14 +133,14 @@ def test_an_hourly_and_a_finer_year_are_joined(tmp_path: Path) -> None:
 def test_steps_that_do_not_fit_together(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", NEW_PORTAL, *portal_rows("DE", "2021-12-31T22:00", 6, 20))
     write(tmp_path / "b.csv", NEW_PORTAL, *portal_rows("DE", "2022-01-01T00:00", 4, 15))
-    with pytest.raises(DataError, match=r"a\.csv has values every 20 minutes, other files of its zone 15"):
+    with pytest.raises(DataError, match=r"a\.csv has values every 20 minutes, other files of its zone every 15"):
         read(tmp_path)
 
 
 def test_the_same_hour_in_two_files(tmp_path: Path) -> None:
     write(tmp_path / "DE_2022.csv", TIDY, *tidy_hours("2022-01-01T00:00", 4))
     write(tmp_path / "DE_2022_hourly.csv", NEW_PORTAL, *portal_rows("DE", "2022-01-01T02:00", 4))
-    message = r"Zone DE: 2022-01-01T02:00Z is both in .*DE_2022\.csv and in .*DE_2022_hourly\.csv \(2 such times\)"
+    message = r"Zone DE: 2022-01-01T02:00Z is in both .*DE_2022\.csv and .*DE_2022_hourly\.csv \(2 such times\)"
     with pytest.raises(DataError, match=message):
         read(tmp_path)
 
@@ -169,7 +169,7 @@ def test_wrong_header_says_what_is_there_and_what_is_expected(tmp_path: Path, he
         read(write(tmp_path / "DE_2022.csv", header, "2022-01-01T00:00Z,1"))
     assert "DE_2022.csv" in str(caught.value)
     assert header.split(",")[-1] in str(caught.value)
-    assert "Expected are datetime_utc with ci_direct_g_per_kwh" in str(caught.value)
+    assert "Expected: datetime_utc with ci_direct_g_per_kwh" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,11 @@ def test_wrong_header_says_what_is_there_and_what_is_expected(tmp_path: Path, he
     [
         ("DE_2022.csv", b"", "is empty"),
         ("DE_2022.csv", TIDY.encode(), "has a header but no values"),
-        ("DE_2022.csv", (TIDY + "\n2022-01-01T00:00Z,1\n").encode(), "line 2: 2 cells where the header has 3"),
+        (
+            "DE_2022.csv",
+            (TIDY + "\n2022-01-01T00:00Z,1\n").encode(),
+            "line 2: 2 cells, but the header needs at least 3",
+        ),
         ("DE_2022.csv", b"\xff\xfe" + TIDY.encode("utf-16-le"), "is not UTF-8 text"),
         ("Germany.csv", (TIDY + "\n2022-01-01T00:00Z,1,2\n").encode(), "does not name its zone. Call it <ZONE>_<YEAR>"),
         ("x.csv", (NEW_PORTAL + "\n2022-01-01 00:00:00,,,,1,2\n").encode(), "line 2: the zone id is missing"),

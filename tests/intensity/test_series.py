@@ -97,7 +97,7 @@ def test_slots_are_means_over_their_minutes(step: int, slot: int, first: int, co
                 "fill_hours=1 (--fill 1)",
             ],
         ),
-        ([1, *[NAN] * 8, 3], 3, ["lacks 8 hours", "that fill_hours=3 does not fill", "a guess over so many hours"]),
+        ([1, *[NAN] * 8, 3], 3, ["lacks 8 hours", "that fill_hours=3 does not fill", "a guess over that many hours"]),
         ([NAN, 2, 3], 5, ["lacks 1 hour", "A gap at the edge of the data is never filled"]),
         ([1, NAN] * 8 + [1], 0, ["lacks 8 hours", "2022-01-01T09:00Z and 3 more gaps"]),
     ],

@@ -108,7 +108,7 @@ def test_many_clients():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: process([]), "there are none"),
+        (lambda: process([]), "the list is empty"),
         (lambda: process([0.5, 0.0]), "client number 2 has 0.0"),
         (lambda: process([0.5, 1.5]), "client number 2 has 1.5"),
         (lambda: process([0.5], rho_t=1.0), "rho_t is 1.0"),

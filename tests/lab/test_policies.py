@@ -236,3 +236,11 @@ def test_names() -> None:
             make_policy(wrong)
     with pytest.raises(ScenarioError, match="already"):
         register_policy("ours", Random)
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_plan_is_not_an_online_policy(name: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        make_policy(name)
+    use = "sw.baseline" if name == "no-slack" else "sw.plan"
+    assert str(caught.value) == f"{name!r} is a plan, not an online policy. Use `{use}`, or `slackwater rivals`."

@@ -51,12 +51,12 @@ OWN = {"wants": Wants, "asks-all": AsksAll}
 @pytest.fixture(scope="module", autouse=True)
 def _own_policies() -> Iterator[None]:
     """Known while these tests run, so that others do not meet them."""
-    before = dict(registry._FACTORIES)
+    before = dict(registry.POLICIES.own)
     for name, policy in OWN.items():
         policies.register_policy(name, policy)
     yield
-    registry._FACTORIES.clear()
-    registry._FACTORIES.update(before)
+    registry.POLICIES.own.clear()
+    registry.POLICIES.own.update(before)
 
 
 def blobs(clients: int = 3) -> Task:
@@ -155,10 +155,10 @@ def test_a_round_that_the_budget_does_not_pay_whole_ends_the_run(task: Task) -> 
     result = policies.train(problem, task, policy="in-order", **SMALL)
     assert [done.slot for done in result.history] == [0]
     assert result.emissions_kg == pytest.approx(0.9)
-    assert not any("Nobody trained" in note for note in result.notes)
+    assert not any("No client trained" in note for note in result.notes)
     poor = policies.train(problem.with_settings(budget_kg=0.8), task, policy="in-order", **SMALL)
     assert not poor.history
-    assert poor.notes[-1].startswith("Nobody trained: the budget of 0.8 kg does not pay a first round")
+    assert poor.notes[-1].startswith("No client trained: the budget of 0.8 kg does not pay the first round")
 
 
 def test_probes_are_charged_to_those_who_compute_them(task: Task, tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(
 
 def test_a_run_by_a_policy_is_not_taken_for_one_by_a_plan(task: Task, tmp_path: Path) -> None:
     policies.train(small_problem(), task, policy="wants", out=tmp_path / "run", **SMALL)
-    with pytest.raises(ScenarioError, match="by the policy 'wants'"):
+    with pytest.raises(ScenarioError, match="uses the policy 'wants'"):
         training.resume(tmp_path / "run", task=task)
 
 

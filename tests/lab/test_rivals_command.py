@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from slackwater.cli.main import cli
 from slackwater.lab.policies.comparison import lines, to_csv
-from slackwater.lab.policies.registry import _FACTORIES, PLANNED, method_names
+from slackwater.lab.policies.registry import PLANNED, POLICIES, method_names
 
 SCENARIO = """\
 start = 2022-01-01T00:00:00Z
@@ -127,7 +127,7 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "research" / "rivals.md").read_text(encoding="utf-8")
     (snippet,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     exec(snippet, {})
-    built_in = [name for name, factory in _FACTORIES.items() if factory.__module__.startswith("slackwater.")]
+    built_in = [name for name, factory in POLICIES.own.items() if factory.__module__.startswith("slackwater.")]
     for name in [*PLANNED, *built_in]:
         assert f"`{name}`" in page, f"docs/research/rivals.md does not tell of {name}"
 

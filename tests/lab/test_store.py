@@ -76,7 +76,7 @@ def test_a_file_that_holds_only_a_torn_line(path: Path) -> None:
 def test_a_damaged_line_says_what_to_do(path: Path, damage: str) -> None:
     list(sweep(CELLS, measure, Store(path, Cell)))
     path.write_text(damage + "\n" + path.read_text())
-    with pytest.raises(DataError, match=r"line 1: this is not a stored cell\. Delete it"):
+    with pytest.raises(DataError, match=r"line 1: this is not a stored cell\. Delete the line"):
         Store(path, Cell)
 
 

@@ -91,7 +91,7 @@ def test_corrections_name_a_line_and_charges_do_not() -> None:
             line(kind="correction", corrects=99),
             line(1, kg=-1.0),
         ):
-            with pytest.raises(SlackwaterError, match="refuses a line"):
+            with pytest.raises(SlackwaterError, match="rejects a line"):
                 run.ledger.charge(wrong)
         with pytest.raises(SlackwaterError, match="cannot be booked"):
             run.ledger.charge(line(1, kg=float("nan")))

@@ -47,7 +47,7 @@ def test_replans_and_state_come_back(tmp_path: Path) -> None:
 def test_state_that_is_damaged_is_named(tmp_path: Path) -> None:
     with new(tmp_path) as run:
         run._db.execute("INSERT INTO state VALUES ('one', '{')")
-        with pytest.raises(SlackwaterError, match="keeps as 'one' is no JSON"):
+        with pytest.raises(SlackwaterError, match="its value 'one' is not JSON"):
             run.journal.get("one")
 
 

@@ -318,9 +318,9 @@ def test_a_model_of_another_size_is_told_and_charged_as_it_is(tmp_path: Path) ->
     with pytest.raises(Exception, match="Stopped before slot 2"):
         carry_out(tmp_path, sites, world.initial(), stop=stop)
     carry_out(tmp_path, Sites(), world.initial())
-    told = "The model has 4.8e-05 MB, the scenario's model_mb is 2.4e-05: the network is charged for the real size."
+    told = "The model has 4.8e-05 MB, but model_mb is 2.4e-05. The network is charged for the real size."
     assert world.said(tmp_path).count(told) == 1
-    assert "write model_mb = 4.8e-05." in world.said(tmp_path)
+    assert "set model_mb = 4.8e-05." in world.said(tmp_path)
     causes = plan.emissions.by_cause_kg
     assert by_cause(tmp_path)["network"] == pytest.approx(2 * causes["network"], rel=1e-12)
     assert by_cause(tmp_path)["training"] == pytest.approx(causes["training"], rel=1e-12)
@@ -438,7 +438,7 @@ def test_an_evaluation_that_is_not_timed_is_the_planned_share(tmp_path: Path) ->
     timed(tmp_path / "full", None, share=0.1, energy=1.0)
     assert "drew" not in world.said(tmp_path / "full")  # 1.1 kWh were held for both
     timed(tmp_path / "more", None, share=0.1, energy=1.2)
-    assert "lyon drew 1.32 kWh in slot 0, more than the 1.1 kWh" in world.said(tmp_path / "more")
+    assert "lyon used 1.32 kWh in slot 0, more than its upper bound of 1.1 kWh" in world.said(tmp_path / "more")
 
 
 def test_measured_energy_is_shared_by_time(tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ pytest.importorskip("flwr")
 from slackwater.engines.flower import launch
 
 WAYS_OUT = (
-    "backup", "Plan again", "again in another", "Start the run anew", "Start it anew", "Start one with", "folder from before",
-    "Run it anew", "Upgrade with", "--from-last-good", "else the file is damaged", "Name a folder", "moved or deleted",
-    "start the app again",
+    "backup", "Plan again", "again in another", "Start the run again", "Start it again", "Start one with", "run it again",
+    "Run it again", "Upgrade with", "--from-last-good", "otherwise the file is damaged", "Name a folder", "moved or deleted",
+    "start its own app again",
 )  # fmt: skip
 DEEP = "[" * 100_000
 TABLES = (

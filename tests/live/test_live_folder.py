@@ -33,8 +33,8 @@ def test_settings_come_back() -> None:
         ({"makeup": 0.5}, "makeup must be a number of at least 1"),
         ({"latest_start": 0.0}, "latest_start must be above 0"),
         ({"source": "files"}, "source must be plan, playback or providers"),
-        ({"replan_slots": 1}, "needs a source of actuals"),
-        ({"source": "providers", "slot_seconds": 5.0}, "plays back the past"),
+        ({"replan_slots": 1}, "Re-planning needs source"),
+        ({"source": "providers", "slot_seconds": 5.0}, "needs recorded actuals"),
         ({"source": "playback", "reserve": 0.2}, "reserve is 0.2"),
     ],
 )
@@ -68,7 +68,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="already holds a run"):
         prepare(folder, world.plan())
     (tmp_path / "file").write_text("")
-    with pytest.raises(SlackwaterError, match="cannot be made"):
+    with pytest.raises(SlackwaterError, match="cannot be created"):
         prepare(tmp_path / "file", world.plan())
     with pytest.raises(SlackwaterError, match=r"There is no live run in .*nowhere"):
         read_status(tmp_path / "nowhere")
@@ -76,7 +76,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
         carry_out(tmp_path / "nowhere", Sites(), world.initial())
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "live.json").write_text("[]")
-    with pytest.raises(SlackwaterError, match="holds no settings"):
+    with pytest.raises(SlackwaterError, match="not a table of settings"):
         load_settings(tmp_path / "bad")
     (tmp_path / "bad" / "live.json").write_text("{")
     with pytest.raises(SlackwaterError, match="cannot be read"):
@@ -84,9 +84,9 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 def test_margins_must_leave_time_to_train(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"leave nothing of the 10 s .* less than 5"):
+    with pytest.raises(ScenarioError, match=r"fit into the 10 s .* less than 5"):
         world.made(tmp_path, slot_seconds=10.0, margin_seconds=5.0)
-    with pytest.raises(ScenarioError, match="leave nothing of the 600 s"):
+    with pytest.raises(ScenarioError, match="fit into the 600 s"):
         world.made(tmp_path, world.plan(round_minutes=10), slot_seconds=None, margin_seconds=300.0)
     world.made(tmp_path, slot_seconds=0.0, margin_seconds=5.0)
 
@@ -122,5 +122,5 @@ def test_status_while_it_runs(tmp_path: Path) -> None:
     }  # fmt: skip
     last = read_status(folder)
     assert json.loads(json.dumps(last.to_dict()))["clients"]["rome"] == {"lost": 1, "done": 1}
-    assert any("rome lost in slot 1" in message for _, _, message in last.events)
+    assert any("rome was lost in slot 1" in message for _, _, message in last.events)
     assert last.coming == ()

@@ -50,7 +50,7 @@ PROJECT = """
 serverapp = "harmful:app"
 clientapp = "harmful:app"
 """
-FOREIGN = "This run was not begun by you on this machine."
+FOREIGN = "You did not start this run on this machine."
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_a_changed_app_is_not_run_without_a_word(here: Path, started: list[str])
     (here / "app" / "harmful.py").write_text("app = 1\n")
     stopped = call("resume", "run")
     assert stopped.exit_code == 1
-    assert f"The app has changed since this run was begun (SHA-256 {was})." in stopped.stderr
+    assert f"The app has changed since this run was started (SHA-256 {was})." in stopped.stderr
     assert app_hash(here / "app") in stopped.stderr
     assert len(started) == 1
     assert call("resume", "run", "--trust").exit_code == RunStopped.exit_code
@@ -174,7 +174,7 @@ def test_the_same_code_elsewhere_is_another_app(here: Path, started: list[str]) 
     (here / "run" / SETTINGS).write_text(json.dumps(settings))
     stopped = call("resume", "run")
     assert stopped.exit_code == 1
-    assert "was begun with another app" in stopped.stderr
+    assert "was started with another app" in stopped.stderr
     assert len(started) == 1
 
 
@@ -265,7 +265,7 @@ def test_on_a_terminal_the_user_is_asked(here: Path, started: list[str]) -> None
     assert "Do you trust it? [y/N]" in said
     assert str(here / "app") in said
     assert app_hash(here / "app") in said
-    assert "Nothing of its app was imported." in said
+    assert "no code of its app was imported." in said
     assert not (here / "imported").exists()
     assert not (here / "state").exists()
     code, said = _resumed_on_a_terminal(here, b"y\n")
@@ -334,12 +334,12 @@ def test_a_folder_that_is_no_app_s_own_is_asked_for_every_time(
         app_hash(here / "app")
     done = rehearse()
     assert done.exit_code == RunStopped.exit_code
-    assert "holds more than 5 files of code" in done.stderr
+    assert "has more than 5 files of code" in done.stderr
     assert call("resume", "run").exit_code == 1
     assert call("resume", "run", "--trust").exit_code == RunStopped.exit_code
     monkeypatch.setattr(trust, "_MOST_FILES", 100)
     monkeypatch.setattr(trust, "_MOST_BYTES", 10)
-    with pytest.raises(SlackwaterError, match="of code, so it cannot be told by its hash"):
+    with pytest.raises(SlackwaterError, match="of code, so it cannot be hashed"):
         app_hash(here / "app")
 
 

@@ -96,7 +96,7 @@ def test_who_is_gone_for_good_is_planned_without_and_the_window_does_not_wait(tm
     done = run(tmp_path, Sites(offline=lambda look: {"oslo"}), gone_after=2)
     assert all("oslo" not in one.participants for one in done.history)
     assert [one.in_window for one in done.history][-2:] == [True, True]
-    assert "oslo was offline in 2 slots in a row" in world.said(tmp_path)
+    assert "oslo was offline for 2 slots in a row" in world.said(tmp_path)
     assert done.shortfall.get("oslo", 1.0) == 1.0
 
 
@@ -160,7 +160,7 @@ def test_what_cannot_be_planned_anew_is_refused_at_once(tmp_path: Path) -> None:
     plan = make_plan(world.problem(6, max_parallel=2))
     with pytest.raises(ScenarioError, match="max_parallel"):
         prepare(tmp_path, plan, LiveSettings(source="playback", replan_slots=1), actuals=world.actuals(6))
-    with pytest.raises(ScenarioError, match="only with it"):
+    with pytest.raises(ScenarioError, match="other sources take none"):
         prepare(tmp_path, plan, LiveSettings(), actuals=world.actuals(6))
 
 
@@ -225,7 +225,7 @@ def test_providers_are_asked_and_their_silence_is_told() -> None:
     assert asked.forecast(asked.until(3)).source == "blend of the grid", "what was issued before is still there"
     notes = asked.notes()
     assert any("No new actual intensity: nobody answers" in note for note in notes)
-    assert any("no new forecast from the providers: nobody answers" in note for note in notes)
+    assert any("No new forecast from the providers: nobody answers" in note for note in notes)
     assert asked.notes() == []
 
 
@@ -346,7 +346,7 @@ def test_a_plan_on_forecasts_is_not_charged_by_them(tmp_path: Path) -> None:
     traces = plan.problem.traces
     hours = Origin(start="2023-03-01T04:00Z", hours=2, source="neso", kind="forecast")
     guessed = replace(traces, provenance=(replace(traces.provenance[0], origins=(hours,)),))
-    with pytest.raises(ScenarioError, match=r"made on forecasts \(FR\)"):
+    with pytest.raises(ScenarioError, match=r"The plan uses forecasts \(FR\)"):
         prepare(tmp_path, replace(plan, problem=plan.problem.with_settings(traces=guessed)))
     named = replace(traces, provenance=(replace(traces.provenance[0], source="a file about a 2 h forecast"),))
     prepare(tmp_path, replace(plan, problem=plan.problem.with_settings(traces=named)))

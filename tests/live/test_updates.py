@@ -22,7 +22,7 @@ from slackwater.live.status import read_status
 from slackwater.training.global_model import Checkpoint
 
 ROWS = ["xx.x.x", "x.xx.x", ".x.xxx"]
-SENTENCE = r"The global model is no longer a number in slot 2; the one before it is kept\. Try an aggregator"
+SENTENCE = r"The global model is no longer finite in slot 2; the previous one is kept\. Try an aggregator"
 
 
 class Huge(Sites):
@@ -68,7 +68,7 @@ def test_a_run_whose_model_diverges_stops_and_can_be_resumed(tmp_path: Path, sou
         carry_out(tmp_path / "run", Huge(), world.initial())
     status = read_status(tmp_path / "run")
     assert (status.stands, status.rounds) == ("diverged", 2)
-    assert "no longer a number in slot 2" in status.events[0][2]
+    assert "no longer finite in slot 2" in status.events[0][2]
     with Run.open(tmp_path / "run", read_only=True) as run:
         assert [one.slot for one in run.rounds()] == [0, 1]
         booked = {(line.slot, line.client) for line in run.ledger.charges() if line.cause == "training"}
@@ -99,7 +99,7 @@ def test_a_step_that_overshoots_stops_the_run_too(tmp_path: Path) -> None:
     world.made(tmp_path, world.plan(ROWS), server="momentum", server_lr=3e38)
     slots = []
     for _ in range(5):
-        with pytest.raises(SlackwaterError, match="no longer a number in slot") as stopped:
+        with pytest.raises(SlackwaterError, match="no longer finite in slot") as stopped:
             carry_out(tmp_path, Far(), world.initial())
         slots.append(str(stopped.value).split("slot ")[1][0])
         assert read_status(tmp_path).stands == "diverged"

@@ -106,7 +106,7 @@ def test_everybody_is_recalled_where_that_promises_more() -> None:
     assert made.problem.recall == auto.RECALL
     assert made.matrix[:, made.before - auto.RECALL : made.before].any(axis=1).all()
     assert made.recommended is not None
-    assert "everybody once in the 10 slots before it" in made.recommended.why[0]
+    assert "every client once in the 10 slots before it" in made.recommended.why[0]
     assert made.status == "optimal"
 
 

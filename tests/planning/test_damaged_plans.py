@@ -115,7 +115,7 @@ def test_a_small_file_does_not_become_a_large_one(
     finally:
         tracemalloc.stop()
     assert said == (
-        f"{path} would take 40 MB of memory, more than the 20 MB that a plan may take. If you know where it is from, allow "
+        f"{path} would take 40 MB of memory, more than the 20 MB that a plan may take. If you trust its source, allow "
         f"more: {LIMIT_VARIABLE}=41"
     )
     assert peak < 20_000_000
@@ -131,15 +131,15 @@ def test_the_limit_holds_what_a_million_clients_need(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"matrix": packed((2, 50_000_000))}, "packed array of shape [2, 50000000] where (2, 2) belongs"),
-        ({"matrix": packed((2, 50_000_000)) | {"shape": [2, 2]}}, "another length than the 4 bytes"),
-        ({"matrix": packed((2, 2), "<f8")}, "an array of other numbers where bits belong"),
-        ({"matrix": packed((2, 2)) | {"dtype": "O"}}, "object where numbers belong"),
-        ({"matrix": packed((2, 2)) | {"dtype": "V1000000000"}}, "where numbers belong"),
-        ({"matrix": packed((2, 2)) | {"dtype": "<f8,<f8"}}, "where numbers belong"),
+        ({"matrix": packed((2, 50_000_000))}, "packed array of shape [2, 50000000] instead of (2, 2)"),
+        ({"matrix": packed((2, 50_000_000)) | {"shape": [2, 2]}}, "does not have the 4 bytes"),
+        ({"matrix": packed((2, 2), "<f8")}, "an array of other numbers instead of bits"),
+        ({"matrix": packed((2, 2)) | {"dtype": "O"}}, "object instead of numbers"),
+        ({"matrix": packed((2, 2)) | {"dtype": "V1000000000"}}, "instead of numbers"),
+        ({"matrix": packed((2, 2)) | {"dtype": "<f8,<f8"}}, "instead of numbers"),
         ({"matrix": packed((2, 2)) | {"zlib": "?"}}, "is damaged"),
         ({"matrix": packed((2, 2)) | {"zlib": "AAAA"}}, "is damaged"),
-        ({"slot_starts": []}, "0 slots are listed where rounds and slack make 13"),
+        ({"slot_starts": []}, "0 slots are listed, but rounds and slack make 13"),
         ({"matrix": [[7] * 13] * 2}, "other numbers than 0 and 1"),
     ],
 )
@@ -333,7 +333,7 @@ def test_a_plan_is_no_scenario(
     done = CliRunner().invoke(cli, [command[0], "plan.json", *command[1:]])
     assert done.exit_code == 2
     assert done.stderr.startswith(
-        "error: plan.json is a plan, not a scenario. Train by it with: slackwater train plan.json,"
+        "error: plan.json is a plan, not a scenario. Train with it: slackwater train plan.json."
     )
     Path("other.json").write_text('{"a": 1}')
     assert "is not valid TOML" in CliRunner().invoke(cli, [command[0], "other.json", *command[1:]]).stderr

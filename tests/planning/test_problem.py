@@ -206,7 +206,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
         ({"deadline": "2022-01-03T01:30Z", "slack": None}, "leaves 1 slots after the start 2022-01-03T00:00Z, fewer"),
         ({"deadline": "2021-01-01T00:00Z", "slack": None}, "leaves 0 slots"),
         ({"server": "Y"}, "server must be a Server with a zone and power_w, not 'Y'"),
-        ({"server": sw.Server(zone="Z", power_w=1), "slack": 0}, "There is no trace for zone 'Z'; loaded are X, Y"),
+        ({"server": sw.Server(zone="Z", power_w=1), "slack": 0}, "There is no trace for zone 'Z'. Loaded: X, Y"),
         ({"server": sw.Server(zone="Y", power_w=1), "server_kg": [1]}, "not both"),
         ({"server_kg": "x"}, "server_kg must be an array of numbers"),
         ({"server_kg": [1]}, "server_kg must hold a finite cost, not below 0, for each of the 3 slots"),
@@ -223,7 +223,7 @@ def test_what_is_refused(settings: dict[str, Any], message: str) -> None:
 
 
 def test_outside_the_traces_is_an_error_of_data() -> None:
-    with pytest.raises(sw.DataError, match=r"cover 2022-01-03T00:00Z to 2022-01-03T10:00Z; .* lies outside"):
+    with pytest.raises(sw.DataError, match=r"cover 2022-01-03T00:00Z to 2022-01-03T10:00Z; .* is outside"):
         problem(slack=9)
 
 

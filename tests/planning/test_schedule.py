@@ -56,9 +56,9 @@ def test_what_is_counted() -> None:
     [
         (schedule()[:, :6], 2, r"has the shape \(3, 6\); the problem has 3 clients and 8 slots"),
         (schedule()[:2], 2, r"has the shape \(2, 8\)"),
-        ([[1, 0], [1]], 2, "rows are not equally long"),
-        (schedule() * 2, 2, "something else than 0 and 1"),
-        (schedule() * np.nan, 2, "something else than 0 and 1"),
+        ([[1, 0], [1]], 2, "rows differ in length"),
+        (schedule() * 2, 2, "must hold only 0 and 1"),
+        (schedule() * np.nan, 2, "must hold only 0 and 1"),
         (schedule(), 5, "from 0 to the slack of 4, not 5"),
         (schedule(), -1, "from 0 to the slack of 4, not -1"),
         (schedule(), True, "from 0 to the slack of 4, not True"),
@@ -66,7 +66,7 @@ def test_what_is_counted() -> None:
         (
             schedule((1, 5)),
             2,
-            r"'b' does not train in slot 5 .*fine-tuning window \(slots 4 to 5\), where everybody does",
+            r"'b' does not train in slot 5 .*fine-tuning window \(slots 4 to 5\)\. All clients must train there",
         ),
         (schedule(), 1, "'a' trains in slot 5"),
     ],

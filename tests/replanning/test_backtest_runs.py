@@ -17,7 +17,7 @@ from slackwater.intensity.forecast.forecasters import Oracle
 from slackwater.intensity.traces import Provenance, Traces
 from slackwater.planning.schedule import plan_from_matrix
 from slackwater.replanning import backtest
-from slackwater.replanning.backtest import ADVERSARIAL, adversary, archive_actuals, blind, spread_starts
+from slackwater.replanning.backtest import ADVERSARIAL, adversary, archive_actuals, spread_starts, without_intensity
 from slackwater.replanning.run_state import Settings
 
 TRUTH = traces(daily(4, HISTORY + 24 * 20, seed=11))
@@ -117,7 +117,7 @@ def test_starts_are_spread_over_the_data() -> None:
 
 
 def test_the_run_is_blind() -> None:
-    assert not blind(problem(TRUTH)).costs.intensity.any()
+    assert not without_intensity(problem(TRUTH)).costs.intensity.any()
 
 
 def test_wrong_settings_are_refused() -> None:

@@ -17,7 +17,7 @@ import slackwater as sw
 from slackwater.errors import DataError, ScenarioError, SlackwaterError
 from slackwater.intensity.forecast.base import Forecast
 from slackwater.intensity.traces import Traces
-from slackwater.replanning.backtest import blind
+from slackwater.replanning.backtest import without_intensity
 from slackwater.replanning.controller import Controller, Step
 from slackwater.replanning.run_state import Settings, State
 
@@ -29,7 +29,7 @@ def _drive(
 ) -> tuple[Controller, list[Step], NDArray[np.float64]]:
     """Slot by slot; a slot that would break its bound is brought down to it (with `worst` every slot is right at it)."""
     truth = truth.copy()
-    controller, steps = Controller(blind(asked), chosen), list[Step]()
+    controller, steps = Controller(without_intensity(asked), chosen), list[Step]()
     costs = asked.costs
     while not controller.finished:
         slot = controller.state.slot
@@ -211,7 +211,7 @@ def _first_plan(
     asked = problem(
         traces(np.full((1, HISTORY + 24), 0.5)), rounds=1, slack=23, hours=None, fine_tune=0, budget_kg=0.55, **more
     )
-    controller = Controller(blind(asked), Settings(replan_slots=every, reserve=0.0))
+    controller = Controller(without_intensity(asked), Settings(replan_slots=every, reserve=0.0))
     wider = width * np.minimum(np.arange(24) / 12, 1)  # over the first twelve hours
     unsure = replace(forecast(known, ahead), low=ahead * (1 - wider), high=ahead * (1 + wider))
     step = controller.step(known, forecast(known, ahead, 0.2) if always else unsure)
@@ -255,7 +255,7 @@ def test_what_is_left_in_the_last_slot_before_the_window_is_used(
     flat = np.full((2, HISTORY + 2), 0.5)
     fleet = sw.Fleet.of(["z0", "z1"], power_w=1000, max_slots=most)
     asked = problem(traces(flat), rounds=2, slack=0, hours=None, budget_kg=budget_kg).with_settings(clients=fleet)
-    controller = Controller(blind(asked), Settings(replan_slots=every, reserve=0.0))
+    controller = Controller(without_intensity(asked), Settings(replan_slots=every, reserve=0.0))
     known = traces(flat[:, :HISTORY])
     ahead = forecast(known, np.array([[2.0, 0.5], [2.0, 0.5]]))
     step = controller.step(known, ahead, present=np.array(present))
@@ -273,7 +273,7 @@ def test_what_is_left_in_the_last_slot_before_the_window_is_used(
 def test_slots_before_the_last_one_are_not_filled() -> None:
     flat = np.full((2, HISTORY + 3), 0.5)
     asked, known = problem(traces(flat), rounds=3, slack=0, hours=None, budget_kg=2.0), traces(flat[:, :HISTORY])
-    controller = Controller(blind(asked), Settings(reserve=0.0))
+    controller = Controller(without_intensity(asked), Settings(reserve=0.0))
     step = controller.step(known, forecast(known, np.array([[2.0, 2.0, 0.5]] * 2)))
     assert not step.trains.any()
 
@@ -283,7 +283,7 @@ def test_the_window_is_put_where_little_is_held_in_vain() -> None:
     history = np.full((2, HISTORY + 30), 0.5)
     history[:, 5::24] = 0.9
     asked = problem(traces(history), rounds=2, slack=28, hours=None, budget_kg=4.0)  # the last slot is at 05:00
-    controller = Controller(blind(asked), Settings(reserve=0.0))
+    controller = Controller(without_intensity(asked), Settings(reserve=0.0))
     for slot in range(5):
         known = traces(history[:, : HISTORY + slot])
         controller.step(known, forecast(known, np.full((2, 30 - slot), 0.5)))
@@ -297,7 +297,7 @@ def test_fairness_counts_what_clients_already_got() -> None:
     asked = problem(traces(truth), rounds=2, slack=18, hours=None, fine_tune=0, budget_kg=3.0)
     state = State.initial(asked)
     state.trained[0, :8], state.slot = True, 8
-    controller = Controller(blind(asked), Settings(), state)
+    controller = Controller(without_intensity(asked), Settings(), state)
     known = traces(truth[:, : HISTORY + 8])
     controller.step(known, forecast(known, truth[:, HISTORY + 8 :]))
     left = controller.state.plan[:, 8:].sum(axis=1)
@@ -308,11 +308,13 @@ def test_a_state_can_be_stored_and_goes_on_the_same() -> None:
     truth = daily(3, HISTORY + 24, seed=5)
     asked = problem(traces(truth))
     guess = _guesser("random", 1)
-    first = Controller(blind(asked), Settings())
+    first = Controller(without_intensity(asked), Settings())
     for slot in range(10):
         known = traces(truth[:, : HISTORY + slot - 1])
         first.step(known, guess(known, 24))
-    again = Controller(blind(asked), Settings(), State.from_dict(json.loads(json.dumps(first.state.to_dict()))))
+    again = Controller(
+        without_intensity(asked), Settings(), State.from_dict(json.loads(json.dumps(first.state.to_dict())))
+    )
     for slot in range(10, 14):
         known = traces(truth[:, : HISTORY + slot - 1])
         ahead = forecast(known, daily(3, 30, slot))
@@ -340,8 +342,10 @@ def test_measured_emissions_take_the_place_of_modelled_ones() -> None:
     known = traces(truth[:, : HISTORY + 4])
     measured = np.full((2, 24), np.nan)
     measured[0, 0] = 0.7
-    modelled = Controller(blind(asked), Settings(), State.from_dict(state.to_dict())).step(known, None).spent_kg
-    spent = Controller(blind(asked), Settings(), state).step(known, None, measured_kg=measured).spent_kg
+    modelled = (
+        Controller(without_intensity(asked), Settings(), State.from_dict(state.to_dict())).step(known, None).spent_kg
+    )
+    spent = Controller(without_intensity(asked), Settings(), state).step(known, None, measured_kg=measured).spent_kg
     assert spent == pytest.approx(modelled + 0.7 - truth[0, HISTORY])
 
 
@@ -375,15 +379,15 @@ def test_never_plans_once_and_six_plans_every_six() -> None:
 def test_what_cannot_be_steered_is_refused() -> None:
     truth = daily(2, HISTORY + 24)
     asked = problem(traces(truth))
-    with pytest.raises(ScenarioError, match="Re-planning does not know max_parallel"):
+    with pytest.raises(ScenarioError, match="Re-planning does not support max_parallel"):
         Controller(asked.with_settings(max_parallel=1))
-    with pytest.raises(DataError, match="they are of the future"):
+    with pytest.raises(DataError, match="they lie in the future"):
         Controller(asked).step(traces(truth), None)
     with pytest.raises(DataError, match="need 7 days of actual intensity"):
         Controller(asked).step(
             traces(truth[:, 100:HISTORY], asked.first_slot - 92 * (asked.slot_start(1) - asked.slot_start(0))), None
         )
-    with pytest.raises(DataError, match="The state is of a run"):
+    with pytest.raises(DataError, match="The state belongs to a run"):
         Controller(asked, Settings(), State.initial(asked.with_settings(slack=3)))
     controller, _, _ = _drive(asked, truth, _guesser("none", 0), Settings())
     with pytest.raises(SlackwaterError, match="The run is over"):

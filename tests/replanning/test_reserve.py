@@ -18,17 +18,17 @@ from slackwater.intensity.forecast.archive import ForecastArchive, Issues, hours
 from slackwater.intensity.forecast.base import Forecast, Persistence
 from slackwater.intensity.traces import Traces
 from slackwater.replanning import backtest
-from slackwater.replanning.backtest import blind, first_issue, first_plan, replay_before
+from slackwater.replanning.backtest import first_issue, first_plan, past_plans_before, without_intensity
 from slackwater.replanning.controller import Controller
 from slackwater.replanning.reserve import (
     LEAST,
     MOST,
     WIDENED,
-    Replay,
+    PastPlans,
     _excess,
     by_part,
     interval_kg,
-    replay,
+    past_plans,
     usable_share,
 )
 from slackwater.replanning.run_state import Settings, State
@@ -67,8 +67,8 @@ class _Yesterday:
         return forecast(history, np.tile(history.intensity[:, -24:], slots // 24 + 1)[:, :slots])
 
 
-def _replay(excess: NDArray[np.float64], apart: float = 1e9) -> Replay:
-    return Replay(excess=np.array([excess, excess]), apart=apart)
+def _replay(excess: NDArray[np.float64], apart: float = 1e9) -> PastPlans:
+    return PastPlans(excess=np.array([excess, excess]), apart=apart)
 
 
 def test_the_interval_gives_a_reserve_where_there_is_no_past() -> None:
@@ -102,7 +102,7 @@ def test_the_past_gives_the_quantile_of_what_came_above_plan() -> None:
     assert past.usable(0 * kg, 0.9) == 1
     given = forecast(KNOWN, np.ones((3, 4)))
     assert usable_share(given, np.ones((3, 4)), 0.6, past) == near(1 / 1.2), "whatever the interval says"
-    choosy = Replay(excess=np.array([excess + 0.2, excess]), apart=1e9)
+    choosy = PastPlans(excess=np.array([excess + 0.2, excess]), apart=1e9)
     share = choosy.usable(kg, 0.6)
     assert share * (1.2 + 0.2 * (1 - share) / 0.4) == near(1), "a smaller plan falls short by more"
     assert _replay(excess + 50).usable(kg, 0.6) == near(0.2), "something is always planned"
@@ -119,7 +119,7 @@ def test_near_slots_need_less() -> None:
 def test_nothing_after_the_start_is_looked_at() -> None:
     truth, noting = _world(1), _Noting()
     asked = problem(truth)
-    first = replay_before(asked, truth, noting, lag=2)
+    first = past_plans_before(asked, truth, noting, lag=2)
     assert first is not None
     assert first.excess.shape[1] == len(noting.asked) == MOST
     assert all(end + timedelta(hours=slots) <= START - timedelta(hours=2) for end, slots in noting.asked)
@@ -127,7 +127,7 @@ def test_nothing_after_the_start_is_looked_at() -> None:
     assert 1 < first.apart <= MOST
     other = truth.intensity.copy()
     other[:, 24 * DAYS - 2 :] *= 5  # another future
-    again = replay_before(asked, traces(other, LONG), Persistence(), lag=2)
+    again = past_plans_before(asked, traces(other, LONG), Persistence(), lag=2)
     assert again is not None
     assert np.array_equal(first.excess, again.excess)
 
@@ -135,34 +135,34 @@ def test_nothing_after_the_start_is_looked_at() -> None:
 def test_too_short_a_past_is_said_and_the_interval_used() -> None:
     truth = traces(daily(4, HISTORY + 24 * 5, seed=11))
     asked = problem(truth)
-    assert replay_before(asked, truth, Persistence()) is None
+    assert past_plans_before(asked, truth, Persistence()) is None
     done = backtest(asked, truth, Persistence())
-    assert "too few forecasts of the past" in done.messages[0]
+    assert "too few past forecasts" in done.messages[0]
     assert "too few" not in " ".join(backtest(asked, truth, Persistence(), Settings(reserve=0)).messages)
     assert "too few" not in " ".join(backtest(problem(_world(1)), _world(1), Persistence()).messages)
 
 
 def test_origins_without_a_forecast_or_a_plan_are_left_out() -> None:
     truth = _world(2)
-    asked, known = blind(problem(truth)), truth.window(truth.start, 24 * DAYS - 1)
-    some = replay(asked, known, _Noting(least_slots=24 * 45), slots=25)
+    asked, known = without_intensity(problem(truth)), truth.window(truth.start, 24 * DAYS - 1)
+    some = past_plans(asked, known, _Noting(least_slots=24 * 45), slots=25)
     assert some is not None
     assert LEAST <= some.excess.shape[1] < MOST
-    assert replay(asked, known, _Noting(least_slots=24 * 57), slots=25) is None
-    assert replay(asked, known, Persistence(), slots=25, since=START - timedelta(days=4)) is None
+    assert past_plans(asked, known, _Noting(least_slots=24 * 57), slots=25) is None
+    assert past_plans(asked, known, Persistence(), slots=25, since=START - timedelta(days=4)) is None
     poor = asked.with_settings(budget_kg=1e-6)
-    assert replay(poor, known, Persistence(), slots=25) is None, "no plan fits"
+    assert past_plans(poor, known, Persistence(), slots=25) is None, "no plan fits"
 
 
 def test_five_origins_are_enough_and_four_are_not() -> None:
     truth = _world(2)
-    asked, known = blind(problem(truth)), truth.window(truth.start, 24 * DAYS - 1)
+    asked, known = without_intensity(problem(truth)), truth.window(truth.start, 24 * DAYS - 1)
     # The newest origin is two days before the end of what is known: the 25 slots after it must have come.
     enough, too_few = (_Noting(least_slots=known.slots - 24 * days) for days in (2 + 2 * 4, 2 + 2 * 3))
-    five = replay(asked, known, enough, slots=25)
+    five = past_plans(asked, known, enough, slots=25)
     assert five is not None
     assert len(enough.asked) == five.excess.shape[1] == LEAST == 5
-    assert replay(asked, known, too_few, slots=25) is None
+    assert past_plans(asked, known, too_few, slots=25) is None
     assert len(too_few.asked) == LEAST - 1
 
 
@@ -185,7 +185,7 @@ def test_plans_of_the_past_pay_for_network_and_evaluation_too() -> None:
     truth = _world(3)
     plain = problem(truth)
     double = plain.with_settings(model_mb=2.5e4, evaluation_share=0.5, budget_kg=2 * plain.budget_kg)  # 0.5 + 0.5 kWh
-    once, twice = (replay_before(asked, truth, Persistence()) for asked in (plain, double))
+    once, twice = (past_plans_before(asked, truth, Persistence()) for asked in (plain, double))
     assert once is not None
     assert twice is not None
     assert twice.excess == pytest.approx(once.excess)
@@ -196,7 +196,7 @@ def test_clients_that_wait_or_are_away_are_replayed_as_they_are() -> None:
     away = np.ones((4, 24), dtype=bool)
     away[1, 5:9] = False
     plain, other = (
-        replay_before(problem(truth, idle_w=idle, available=there), truth, Persistence())
+        past_plans_before(problem(truth, idle_w=idle, available=there), truth, Persistence())
         for idle, there in ((0.0, None), (200.0, away))
     )
     assert plain is not None
@@ -210,7 +210,7 @@ def test_plans_keep_the_budget_as_often_as_asked() -> None:
     for seed in range(16):
         truth = _world(seed, noise=0.5)
         asked = problem(truth, hours=8)
-        past = replay_before(asked, truth, _Yesterday())
+        past = past_plans_before(asked, truth, _Yesterday())
         for probability, all_kept in kept.items():
             settings = Settings(reserve=probability, margin=1.0)
             planned, emitted = first_plan(asked, truth, _Yesterday(), settings, replayed=past)
@@ -224,9 +224,9 @@ def test_plans_keep_the_budget_as_often_as_asked() -> None:
 def test_the_reserve_is_released_and_survives_storage() -> None:
     truth = _world(5)
     asked = problem(truth, rounds=8, slack=60, hours=8)
-    past = replay_before(asked, truth, Persistence())
+    past = past_plans_before(asked, truth, Persistence())
     stored = json.loads(json.dumps(State.initial(asked, past).to_dict()))
-    controller = Controller(blind(asked), Settings(reserve=0.8, replan_slots=6), State.from_dict(stored))
+    controller = Controller(without_intensity(asked), Settings(reserve=0.8, replan_slots=6), State.from_dict(stored))
     kept = []
     while not controller.finished:
         known = truth.window(truth.start, 24 * DAYS + controller.state.slot - 1)
@@ -250,7 +250,7 @@ def test_the_reserve_is_finite_for_every_forecast(coverage: float, width: float)
 def test_a_large_reserve_is_announced_with_its_reason_once() -> None:
     truth = traces(daily(4, HISTORY + 24 * 5, seed=11))
     asked = problem(truth, rounds=8, slack=60, hours=8)
-    controller = Controller(blind(asked), Settings(reserve=0.9, replan_slots=1))
+    controller = Controller(without_intensity(asked), Settings(reserve=0.9, replan_slots=1))
     said: list[str] = []
     for slot in range(3):
         known = truth.window(truth.start, HISTORY + slot)
@@ -258,4 +258,4 @@ def test_a_large_reserve_is_announced_with_its_reason_once() -> None:
         said += controller.step(known, given).messages
     large = [message for message in said if "in reserve" in message]
     assert len(large) == 1
-    assert "of the budget, are kept in reserve at slot 0: the interval of the forecast is that wide" in large[0]
+    assert "of the budget) are kept in reserve at slot 0: the forecast's interval is wide" in large[0]

@@ -171,7 +171,7 @@ def test_synthetic_and_unfinished_are_said_first(tmp_path: Path) -> None:
     schedule = plan_from_matrix(replace(base.problem, traces=made_up), base.matrix, end=2)
     shown = document(make_statement(write(tmp_path / "run", schedule, until=1, status="stopped")))
     assert "Synthetic" in shown.warning
-    assert "not done (stopped)" in shown.warning
+    assert "not finished (stopped)" in shown.warning
     assert "synthetic" in model_card(make_statement(tmp_path / "run"))
 
 

@@ -86,9 +86,9 @@ def test_every_source_is_listed_with_its_values_and_licence(tmp_path: Path) -> N
         ("eia", "U.S. Energy Information", "public domain"),
         ("watttime", "WattTime", "not open"),
         (TYPICAL_SOURCE, "typical year", "Apache-2.0"),
-        ("FR_2022.csv", "user's own data", "whoever published"),
-        ("neso.csv", "user's own data", "whoever published"),
-        ("media/eia.csv", "user's own data", "whoever published"),
+        ("FR_2022.csv", "user's own data", "publisher"),
+        ("neso.csv", "user's own data", "publisher"),
+        ("media/eia.csv", "user's own data", "publisher"),
     ],
 )
 def test_terms_of_sources(source: str, attribution: str, licence: str) -> None:
@@ -254,7 +254,7 @@ def test_scope_2_shows_the_direct_figure_first_and_says_so(tmp_path: Path) -> No
     without = make_statement(folder)
     assert tables.scope2(without, Kilograms(4)).rows[0][0] == "reported: hourly, lifecycle (the ledger)"
     assert "no direct figure" in str(document(without).sections[0].blocks[0])
-    assert without.scope2.notes[0].startswith("The life-cycle figure is shown in its place")
+    assert without.scope2.notes[0].startswith("The life-cycle figure is shown instead")
 
 
 @pytest.mark.parametrize(("value", "reference"), [(1.0, 1e-9), (1e-9, 1e-12), (0.0, 0.0), (1.0, -1e-8)])

@@ -46,7 +46,7 @@ def test_while_it_goes_on_expected_is_spent_and_to_come(tmp_path: Path) -> None:
     assert both.planned_kg == figures.planned_kg == pytest.approx(PLANNED)
     assert (both.client_slots_planned, both.client_slots_missed) == (6, 0)
     table = clients(statement, Kilograms(4))
-    assert table.rows[-1][0] == "still to come"
+    assert table.rows[-1][0] == "rest of the plan"
     assert table.rows[-1][3] == "1.6000"
     assert table.total is not None
     assert sum(float(row[3]) for row in table.rows) == pytest.approx(float(table.total[3]))
@@ -55,7 +55,7 @@ def test_while_it_goes_on_expected_is_spent_and_to_come(tmp_path: Path) -> None:
 def test_the_report_says_which_plan_it_means(tmp_path: Path) -> None:
     shown = document(make_statement(replanned(tmp_path / "run")))
     assert "re-planned once" in words(shown)
-    assert "the first plan expected 1.5000 kg" in words(shown)
+    assert "The first plan expected 1.5000 kg" in words(shown)
     assert "last slot reached (5 of 5)" in words(shown)
     tables = [block for section in shown.sections for block in section.blocks if isinstance(block, Table)]
     facts = {row[0]: row[1] for table in tables for row in table.rows}
@@ -71,8 +71,8 @@ def test_a_file_that_does_not_say_what_was_expected_compares_only_who_trained(tm
     assert (both.client_slots_planned, both.client_slots_missed, both.client_slots_extra) == (6, 0, 0)
     assert both.planned_kg == pytest.approx(2.45)  # by the last plan itself
     assert {one.planned_kg for one in both.by_client} == {None}
-    assert "did not note" in words(document(statement))
-    assert "not noted" in str(clients(statement, Kilograms(4)).rows)
+    assert "Only participation is compared" in words(document(statement))
+    assert "not recorded" in str(clients(statement, Kilograms(4)).rows)
 
 
 def test_the_plan_in_force_of_a_slot(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_a_run_with_rounds_and_no_checkpoint_does_not_begin_anew(folder: Path, t
 
 def test_a_checkpoint_behind_its_rounds_does_not_continue(folder: Path, task: Task, whole: Result) -> None:
     change(folder, "DELETE FROM checkpoints WHERE id = (SELECT max(id) FROM checkpoints)")
-    with pytest.raises(SlackwaterError, match="that is of slot 3, and the last round of slot 4"):
+    with pytest.raises(SlackwaterError, match="it is of slot 3, but the last round is of slot 4"):
         resume(folder, task=task)
     assert same(resume(folder, task=task, from_last_good=True), whole)
 

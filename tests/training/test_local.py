@@ -150,7 +150,7 @@ def test_buffers_are_averaged_and_frozen_parameters_stay() -> None:
 
 def test_models_that_cannot_be_trained_are_refused() -> None:
     frozen = nn.Linear(2, 2).requires_grad_(False)
-    with pytest.raises(ScenarioError, match="no parameters to train"):
+    with pytest.raises(ScenarioError, match="no trainable parameters"):
         FlatModel(frozen, device=CPU, channels_last=False)
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
     with pytest.raises(ScenarioError, match="one type"):

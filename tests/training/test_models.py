@@ -56,7 +56,7 @@ def test_the_seed_decides_and_makers_can_be_pickled():
 
 
 def test_mistakes_are_explained():
-    with pytest.raises(ScenarioError, match=r"model 'papper' is not known\. Did you mean 'paper'"):
+    with pytest.raises(ScenarioError, match=r"model 'papper' is unknown\. Did you mean 'paper'"):
         models.maker("papper", channels=1, size=28)
     with pytest.raises(ScenarioError, match="3x3 are too small"):
         models.maker("paper", channels=1, size=3)()

@@ -44,7 +44,7 @@ CASES = {
     "throttled": Case(
         faults=fault("throttled", 6, 4, retry_after_s=60), words=("throttles us (429: Too Many Requests)",)
     ),
-    "nulls": Case(faults=fault("nulls", 5, 8), words=("values are null; left out",)),
+    "nulls": Case(faults=fault("nulls", 5, 8), words=("values are null; ignored",)),
     "late": Case(faults=fault("late", 3, 12)),
     "revised": Case(faults=fault("revised", 0, 24)),
     "no-forecast": Case(faults=fault("no-forecast", 4, 12), words=("has no usable forecast values of FR",)),
@@ -61,16 +61,16 @@ CASES = {
             Event(at=START + 6 * HOUR + IN_A_ROUND, what="kill", forget=True),
             Event(at=START + 8 * HOUR + 20 * IN_A_ROUND, what="open"),
         ),
-        words=("No round can begin until intensity is known", "Slot 7 went by", "Slot 8 went by"),
+        words=("No round starts until the intensity is known", "Slot 7 was missed", "Slot 8 was missed"),
         lost=True,
     ),
     "missed": Case(
         script=(Event(at=START + 7 * HOUR + IN_A_ROUND, what="kill", away=5 * HOUR),),
-        words=("Slot 8 went by without a round", "Slot 11 went by without a round"),
+        words=("Slot 8 was missed", "Slot 11 was missed"),
         lost=True,
         least_rounds=12,
     ),
-    "free": Case(free=True, words=("the key's plan has the last 24 hours only",)),
+    "free": Case(free=True, words=("the key's plan has only the last 24 hours",)),
 }
 
 

@@ -52,5 +52,5 @@ def test_a_plan_with_a_day_of_history_and_no_forecast(tmp_path: Path) -> None:
         plan, told = planned(world, "electricitymaps")
     assert [len(known["origins"]) for known in plan["provenance"]] == [1, 1, 1]
     assert all(known["origins"][0]["kind"] == "forecast" for known in plan["provenance"])
-    assert "Only 23 h of actual intensity are known of FR" in told
-    assert "There is no new forecast from the providers: electricitymaps does not let us have this" in told
+    assert "Only 23 h of actual intensity are known for FR" in told
+    assert "No new forecast from the providers: electricitymaps forbids this request" in told

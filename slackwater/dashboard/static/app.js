@@ -86,7 +86,7 @@ function theme(name) {
   if (name !== "system") document.documentElement.classList.add(name);
   $("theme").textContent = `Theme: ${name}`;
   $("theme").dataset.name = name;
-  try { localStorage.setItem("slackwater-theme", name); } catch { /* private windows keep nothing */ }
+  try { localStorage.setItem("slackwater-theme", name); } catch { /* private windows have no storage */ }
   document.dispatchEvent(new Event("slackwater:theme"));
 }
 $("theme").addEventListener("click", () => theme(THEMES[(THEMES.indexOf($("theme").dataset.name) + 1) % THEMES.length]));
@@ -97,7 +97,7 @@ theme(THEMES.includes(kept) ? kept : "system");
 try {
   await refresh();
   const wanted = location.hash.slice(1);
-  if (!sources.length) showTrouble(new Error("There is no scenario, plan or run here yet."));
+  if (!sources.length) showTrouble(new Error("This folder has no scenario, plan or run yet."));
   await show(VIEWS.includes(wanted) ? wanted : "plan");
 } catch (error) { showTrouble(error); }
 document.documentElement.dataset.ready = "yes";

@@ -1,6 +1,6 @@
-// What all views share: asking the server, making elements, and text as text.
+// Shared by all views: requests to the server, elements, and safe text.
 
-/** An element with attributes and children; children are only ever text or nodes, never markup. */
+/** Create an element with attributes and children; children are text or nodes, never markup. */
 export function el(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [key, value] of Object.entries(attributes)) {
@@ -14,7 +14,7 @@ export function el(tag, attributes = {}, ...children) {
 
 export const $ = (id) => document.getElementById(id);
 
-/** A user's text on one line, without what could hide characters or turn the direction of writing. */
+/** Return a user's text on one line, without characters that hide text or turn the writing direction. */
 export function printable(text) {
   return String(text).replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}]/gu, "\uFFFD");
 }
@@ -30,7 +30,7 @@ export class Trouble extends Error {
   constructor(sentence, status, outdated) { super(sentence); this.status = status; this.outdated = outdated; }
 }
 
-/** JSON from the server; what is wrong comes as a sentence. */
+/** Return JSON from the server, or throw Trouble with its error message. */
 export async function ask(path, query = {}, signal = undefined) {
   const fields = new URLSearchParams();
   for (const [key, value] of Object.entries(query)) if (value != null) fields.set(key, value);
@@ -42,7 +42,7 @@ export async function ask(path, query = {}, signal = undefined) {
     throw new Trouble("The dashboard does not answer. Is `slackwater serve` still running?", 0, false);
   }
   let content;
-  try { content = await response.json(); } catch { content = { error: `The dashboard answered with ${response.status} and no data.` }; }
+  try { content = await response.json(); } catch { content = { error: `The dashboard answered with status ${response.status} and no data.` }; }
   if (!response.ok) throw new Trouble(content.error, response.status, Boolean(content.outdated));
   return content;
 }
@@ -55,7 +55,7 @@ export function showTrouble(error) {
   if (error && !(error instanceof Trouble)) console.error(error);
 }
 
-/** Rows of bits as the server packs them. */
+/** Unpack rows of bits from the server. */
 export function unpacked(packed) {
   const raw = atob(packed.data), bytes = new Uint8Array(raw.length);
   for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
@@ -80,7 +80,7 @@ export const percent = (share) => (share == null ? "–" : `${(100 * share).toFi
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const two = (number) => String(number).padStart(2, "0");
 
-/** Start of a slot, or its number where slots have no times. */
+/** Return the start of a slot, or its number if slots have no times. */
 export function slotTime(problem, slot, short = false) {
   if (!problem.start) return `slot ${slot}`;
   const at = new Date(Date.parse(problem.start) + slot * problem.slot_minutes * 60000);
@@ -93,7 +93,7 @@ export function fill(list, pairs) {
   list.replaceChildren(...pairs.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 }
 
-/** A variable of the palette as [r, g, b]. */
+/** Return a variable of the palette as [r, g, b]. */
 export function colour(name) {
   const text = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
   return [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));
@@ -106,7 +106,7 @@ export function mixed(low, high, share) {
   return low.map((value, i) => Math.round(value + (high[i] - value) * s));
 }
 
-/** Called when light turns to dark or back. */
+/** Call `redraw` when the theme changes. */
 export function onTheme(redraw) {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   document.addEventListener("slackwater:theme", redraw);

@@ -1,4 +1,4 @@
-// Line charts as SVG: crisp at any size, coloured by the palette, described for those who do not see them.
+// Line charts as SVG, with the palette's colours and a text alternative.
 
 const NS = "http://www.w3.org/2000/svg";
 
@@ -19,7 +19,7 @@ function ticks(low, high, most) {
 
 const shown = (value) => (Math.abs(value) >= 10000 ? value.toLocaleString("en", { maximumFractionDigits: 0 }) : String(Number(value.toPrecision(4))));
 
-/** series: [{name, points: [[x, y]], kind: "c0", dashed, dots}]; here: a point that is marked; from: least y shown. */
+/** series: [{name, points: [[x, y]], kind: "c0", dashed, dots}]; here: a point to mark. */
 export function lineChart(box, { series, x, y, here = null, zero = false, height = 250, yFormat = shown, xFormat = shown }) {
   const wide = Math.max(300, box.clientWidth || 420), edge = { left: 58, right: 14, top: 12, bottom: 40 };
   const all = series.flatMap((one) => one.points).concat(here ? [here] : []).filter(([a, b]) => Number.isFinite(a) && Number.isFinite(b));

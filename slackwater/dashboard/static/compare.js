@@ -11,7 +11,7 @@ export class CompareView {
     onTheme(() => this.draw());
   }
 
-  /** A plan of the Plan view, kept as it is now. */
+  /** Keep a copy of the plan in the Plan view. */
   pin(problem, plan, set) {
     const id = `pin-${this.pinned.length + 1}`;
     this.pinned.push({ id, kind: "pinned", label: `${this.pinned.length + 1}: ${kilograms(set.budget_kg)} kg, slack ${set.slack}, α ${set.alpha}`, plan: { ...plan }, metrics: plan.metrics ?? null, run: null });
@@ -33,13 +33,13 @@ export class CompareView {
       box.addEventListener("change", () => { if (box.checked) this.chosen.add(one.id); else this.chosen.delete(one.id); this.load(); });
       return el("label", {}, box, ` ${one.kind}: ${printable(one.label)}`);
     }));
-    if (!all.length) $("choices").textContent = "Nothing to compare yet: pin a plan in the Plan view, or save one with slackwater plan --out DIR.";
+    if (!all.length) $("choices").textContent = "Nothing to compare yet. Pin a plan in the Plan view, or save one with: slackwater plan SCENARIO --out DIR";
   }
 
   async load() {
     const ids = this.sources.filter((one) => this.chosen.has(one.id)).map((one) => one.id);
     const pinned = this.pinned.filter((one) => this.chosen.has(one.id));
-    if (ids.length + pinned.length > MOST) { $("compare-status").textContent = `Up to ${MOST} at a time; take some away.`; return; }
+    if (ids.length + pinned.length > MOST) { $("compare-status").textContent = `At most ${MOST} can be compared. Deselect some.`; return; }
     try {
       const found = ids.length ? (await ask("/api/compare", { ids: ids.join(",") })).columns : [];
       this.columns = [...pinned, ...found];
@@ -51,13 +51,13 @@ export class CompareView {
   draw() {
     if (!this.columns) return;
     const { columns } = this, plan = (read) => (one) => (one.plan ? read(one.plan) : "–"), run = (read) => (one) => (one.run ? read(one.run) : "–"), metric = (key) => (one) => (one.metrics ? figure(one.metrics[key]) : "–");
-    $("compare-status").textContent = columns.length < 2 ? "Choose two or more." : "";
+    $("compare-status").textContent = columns.length < 2 ? "Choose at least two." : "";
     const rows = [
-      ["Budget, kg", plan((p) => kilograms(p.budget_kg))], ["Emissions planned, kg", plan((p) => kilograms(p.emissions_kg))], ["Slack, slots", plan((p) => String(p.settings.slack))],
+      ["Budget, kg", plan((p) => kilograms(p.budget_kg))], ["Planned emissions, kg", plan((p) => kilograms(p.emissions_kg))], ["Slack, slots", plan((p) => String(p.settings.slack))],
       ["Alpha", plan((p) => String(p.settings.alpha))], ["Fine-tuning, slots", plan((p) => String(p.settings.fine_tune))], ["End time s", plan((p) => String(p.end))],
       ["Client-slots", plan((p) => p.slots.toLocaleString("en"))], ["Objective", plan((p) => figure(p.objective, 6))], ["Gap", plan((p) => (p.solver === "no-slack" ? "not optimised" : figure(p.gap, 2)))],
       ["Saved by slack", plan((p) => percent(p.savings.share))], ["Heterogeneity ρ_H", metric("rho_h")], ["Effective updates", metric("effective_updates")],
-      ["Kind of run", run((r) => r.kind)], ["Run", run((r) => r.status)], ["Spent, kg", run((r) => kilograms(r.spent_kg))], ["Rounds", run((r) => r.rounds_planned ? `${r.rounds_done} of ${r.rounds_planned}` : `${r.rounds_done}`)],
+      ["Kind of run", run((r) => r.kind)], ["Status", run((r) => r.status)], ["Spent, kg", run((r) => kilograms(r.spent_kg))], ["Rounds", run((r) => r.rounds_planned ? `${r.rounds_done} of ${r.rounds_planned}` : `${r.rounds_done}`)],
       ["Accuracy", run((r) => percent(r.accuracy))], ["Aggregator", run((r) => printable(r.aggregator ?? "–"))], ["Task", run((r) => printable(r.task ?? "–"))],
     ].map(([name, read]) => [name, columns.map(read)]).filter(([, cells]) => cells.some((cell) => cell !== "–"));
     const head = el("tr", {}, el("th", {}, ""), ...columns.map((one) => el("th", { scope: "col", title: printable(one.label) }, `${one.kind}: ${shortened(one.label, 42)}`)));

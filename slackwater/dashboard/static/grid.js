@@ -1,11 +1,11 @@
-// The schedule, clients x slots, on one canvas as large as what is seen of it: a thousand clients are as quick as ten.
+// The schedule, clients x slots, on one canvas of the visible size: a thousand clients draw as fast as ten.
 import { el, css, colour, mixed, shortened, slotTime } from "./base.js";
 
 const AXIS = 34;
 const SMALLEST_SLOT = 3;
 
 export class Grid {
-  /** `tell(row, slot)` gives the lines that describe a cell: [title, ...]. */
+  /** `tell(row, slot)` returns the lines that describe a cell: [title, ...]. */
   constructor(box, label, tell) {
     this.tell = tell;
     this.cell = null;
@@ -13,7 +13,7 @@ export class Grid {
     this.inner = el("div", {}, this.canvas);
     this.scroll = el("div", { class: "grid-scroll" }, this.inner);
     this.tip = el("div", { class: "grid-tip", hidden: true });
-    this.say = el("p", { class: "grid-say", "aria-live": "polite" }, "Point at a cell, or move with the arrow keys, to see what it costs and why it is in or out.");
+    this.say = el("p", { class: "grid-say", "aria-live": "polite" }, "Point at a cell, or use the arrow keys, to see its emissions and why the client trains or not.");
     box.replaceChildren(this.scroll, this.tip, this.say);
     this.box = box;
     this.scroll.addEventListener("scroll", () => this.soon());
@@ -62,7 +62,7 @@ export class Grid {
     requestAnimationFrame(() => { this.waiting = false; this.draw(); });
   }
 
-  /** One pixel a cell; the browser scales it up. */
+  /** Paint one pixel per cell; the browser scales it up. */
   paint() {
     const { rows, slots, paint, colours } = this.data;
     const image = new OffscreenCanvas(slots, Math.max(rows.length, 1));
@@ -108,7 +108,7 @@ export class Grid {
     this.names(g, from, to, top, tall);
   }
 
-  /** Skylines of the grids, each on its own scale, lines between rows, and strokes through hours in which a client cannot train. */
+  /** Draw intensity lines, each on its own scale, lines between rows, and strokes through slots in which a client cannot train. */
   details(g, from, to, left, wide) {
     const { rows, slots, skyline, cannot } = this.data;
     const low = Math.max(0, Math.floor(left / this.width)), high = Math.min(slots, Math.ceil((left + wide) / this.width));
@@ -183,7 +183,7 @@ export class Grid {
     g.font = `${this.height >= 12 ? 12 : 11}px system-ui, DejaVu Sans, sans-serif`;
     if (this.height >= 12) {
       for (let y = from; y < to; y++) g.fillText(shortened(labels[rows[y]], letters), this.gutter - 6, AXIS - top + (y + 0.5) * this.height);
-    } else { // too low for a name each: the zone, where it begins
+    } else { // rows too low for client names: show each zone's name where it begins
       let last = -99;
       for (let y = from; y < to; y++) {
         const at = AXIS - top + y * this.height;
@@ -220,7 +220,7 @@ export class Grid {
     const move = moves[event.key];
     if (!move) return;
     event.preventDefault();
-    const { row, slot } = this.cell ?? { row: -move[0], slot: -move[1] }; // the first key only enters the grid
+    const { row, slot } = this.cell ?? { row: -move[0], slot: -move[1] }; // the first key press only enters the grid
     const within = (value, count) => Math.min(Math.max(value, 0), count - 1);
     this.cell = { row: within(row + move[0], this.data.rows.length), slot: within(slot + move[1], this.data.slots), byKey: true };
     const x = this.cell.slot * this.width, y = this.cell.row * this.height;
@@ -249,14 +249,14 @@ export class Grid {
 
 const STEPS = 24;
 
-/** Colours of the cells: shades of intensity first, then what is special. */
+/** Return the colours of the cells: shades of intensity, then special cells. */
 export function gridColours() {
   const clean = colour("clean"), dirty = colour("dirty");
   const shades = Array.from({ length: STEPS }, (_, i) => mixed(clean, dirty, i / (STEPS - 1)));
   return { colours: [...shades, ...["trains", "cannot", "over", "pending", "missed", "window"].map(colour)], TRAINS: STEPS, CANNOT: STEPS + 1, OVER: STEPS + 2, PENDING: STEPS + 3, MISSED: STEPS + 4, EXTRA: STEPS + 5 };
 }
 
-/** For each zone: shades on the scale of all zones together, and the skyline on its own. */
+/** Return for each zone its shades, on a scale common to all zones, and its intensity line, on its own scale. */
 export function gridShades(problem) {
   let low = Infinity, high = -Infinity;
   for (const line of problem.intensity_g_per_kwh) for (const value of line) { if (value < low) low = value; if (value > high) high = value; }

@@ -34,7 +34,7 @@ export class MapView {
     this.draw();
   }
 
-  /** What is shown: the region, or all zones with some room around them. */
+  /** Return the shown area: the region, or all zones with a margin. */
   frame() {
     if (this.box) return this.box;
     const xs = this.placed.map((z) => z.longitude), ys = this.placed.map((z) => z.latitude);

@@ -1,4 +1,4 @@
-// The Plan view: sliders in, a schedule out. While a slider moves, the plan for the end time on show; when it rests, the best of all.
+// The Plan view. A moving slider plans for the displayed end time; when it rests, the search covers all end times.
 import { $, ask, el, figure, fill, kilograms, legend, onTheme, percent, printable, showTrouble, slotTime, unpacked } from "./base.js";
 import { Grid, gridColours, gridShades } from "./grid.js";
 import { lineChart } from "./chart.js";
@@ -20,10 +20,10 @@ export class PlanView {
     $("order").addEventListener("change", () => this.draw());
     $("reset").addEventListener("click", () => this.reset());
     $("copy").addEventListener("click", () => this.copy());
-    $("pin").addEventListener("click", () => { if (this.plan?.schedule) { pin(this.problem, this.plan, this.set); $("done").textContent = "Pinned; see Compare."; } });
+    $("pin").addEventListener("click", () => { if (this.plan?.schedule) { pin(this.problem, this.plan, this.set); $("done").textContent = "Pinned. See the Compare view."; } });
     $("toml-box").addEventListener("toggle", () => { if ($("toml-box").open) this.write().catch(showTrouble); });
     onTheme(() => { this.shades = null; this.draw(); });
-    legend($("plan-legend"), [["trains", "trains"], ["scale", "does not; the more orange, the dirtier its grid"], ["cannot", "cannot train"], ["over", "after the end"], ["window", "fine-tuning window"]]);
+    legend($("plan-legend"), [["trains", "trains"], ["scale", "does not train; more orange: higher intensity"], ["cannot", "cannot train"], ["over", "after the end"], ["window", "fine-tuning window"]]);
   }
 
   async open(source) {
@@ -58,7 +58,7 @@ export class PlanView {
     this.changed();
   }
 
-  /** The budget slider is logarithmic: a kilogram matters more to a small budget. */
+  /** The budget slider is logarithmic: one kilogram matters more in a small budget. */
   toBudget(position) { return this.least * (this.most / this.least) ** (position / 1000); }
   fromBudget(kg) { return Math.round(1000 * Math.log(kg / this.least) / Math.log(this.most / this.least)); }
 
@@ -99,7 +99,7 @@ export class PlanView {
     return { source: this.problem.source, ...this.set, end: this.set.end ?? "auto", page, number: this.number, ...more };
   }
 
-  /** One request under way at a time; what was moved meanwhile is asked for next. */
+  /** Send one request at a time; later changes go into the next one. */
   async quick() {
     this.asking = true;
     try {
@@ -123,7 +123,7 @@ export class PlanView {
     }
   }
 
-  /** For the benchmark: from the slider's event to the frame after the drawing. */
+  /** For the benchmark: time from the slider's event to the frame after drawing. */
   report(began, number) {
     if (began == null) return;
     requestAnimationFrame(() => setTimeout(() => document.dispatchEvent(new CustomEvent("slackwater:drawn", { detail: { number, ms: performance.now() - began } }))));
@@ -171,7 +171,7 @@ export class PlanView {
     if (settled) this.metrics(plan);
     const used = `${kilograms(plan.emissions_kg)} of ${kilograms(plan.budget_kg)} kg`;
     if (settled) this.status(`${used}. ${plan.message}${plan.all_ends ? ` Best of all end times: s = ${plan.end}.` : ` For s = ${plan.end}.`}`, "");
-    else if (!was || !this.settledText) this.status(`${used}. Best schedule for s = ${plan.end}; looking at the other end times.`, "waiting");
+    else if (!was || !this.settledText) this.status(`${used}. Best schedule for s = ${plan.end}; checking the other end times.`, "waiting");
   }
 
   status(text, kind) {
@@ -193,26 +193,26 @@ export class PlanView {
       ["Ends", plan.ends_at && this.problem.start ? `${slotTime(this.problem, this.problem.settings.rounds + plan.end)}` : `slot ${plan.window[1]}`],
       ["Objective", figure(plan.objective, 6)],
       ["Gap", plan.gap <= 1e-9 ? `${figure(plan.gap, 2)} (optimal)` : figure(plan.gap, 2)],
-      ["The same without slack", `${kilograms(savings.without_kg)} kg`],
+      ["Same work without slack", `${kilograms(savings.without_kg)} kg`],
       ["Saved by slack", `${kilograms(savings.saved_kg)} kg (${percent(savings.share)})`],
-      ...(plan.no_slack ? [["Budget without slack", plan.no_slack.rounds ? `${plan.no_slack.rounds} rounds of all` : "pays no round of all"]] : []),
+      ...(plan.no_slack ? [["Budget without slack", plan.no_slack.rounds ? `pays ${plan.no_slack.rounds} rounds of all clients` : "pays no round of all clients"]] : []),
     ]);
   }
 
   metrics(plan) {
     const m = plan.metrics;
-    const never = m.never_count ? `${m.never_count}: ${m.never.map(printable).join(", ")}${m.never_count > m.never.length ? ", …" : ""}` : "nobody";
+    const never = m.never_count ? `${m.never_count}: ${m.never.map(printable).join(", ")}${m.never_count > m.never.length ? ", …" : ""}` : "none";
     fill($("metrics"), [
       ["Heterogeneity ρ_H", figure(m.rho_h)], ["Bias of FedAvg (TV)", figure(m.tv_distance)], ["Correlation in time ρ_T", figure(m.rho_t)],
       ["between clients ρ_S", figure(m.rho_s)], ["joint ρ_TS", figure(m.rho_ts)], ["Effective updates", figure(m.effective_updates)],
-      ["Longest absence", `${m.longest_absence} slots`], ["Never before the window", never],
+      ["Longest absence", `${m.longest_absence} slots`], ["Never train before the window", never],
     ]);
   }
 
   drawFront(front, plan) {
     const points = front.points.map((p) => [p.budget_kg, p.objective]);
     lineChart($("front"), { series: [{ name: `at s = ${front.end}`, points, kind: "c0", dots: true }], here: [plan.budget_kg, plan.objective], x: "budget, kg CO2e", y: "objective", height: 260 });
-    $("front-note").textContent = `Every point is ${front.proved ? "the best schedule" : "a good schedule (greedy)"} for its budget at the end time s = ${front.end}; the ring is the plan on show.`;
+    $("front-note").textContent = `Every point is ${front.proved ? "the best schedule" : "a good schedule (greedy)"} for its budget at the end time s = ${front.end}; the ring is the displayed plan.`;
     $("front").classList.remove("stale");
   }
 
@@ -263,7 +263,7 @@ export class PlanView {
       try {
         await navigator.clipboard.writeText(toml);
         $("done").textContent = "Copied. Save it as scenario.toml.";
-      } catch { // off the loopback address browsers keep the clipboard to themselves
+      } catch { // browsers block the clipboard off the loopback address
         $("toml").focus();
         $("toml").select();
         $("done").textContent = "Selected below: press Ctrl-C.";

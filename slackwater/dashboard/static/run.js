@@ -1,23 +1,23 @@
-// The Run view: a run as it is written, told by the server whenever it changes.
+// The Run view: follows a run; the server sends an event for every change.
 import { $, ask, el, fill, kilograms, legend, onTheme, percent, printable, showTrouble, slotTime, unpacked } from "./base.js";
 import { Grid, gridColours, gridShades } from "./grid.js";
 import { lineChart } from "./chart.js";
 
 const MOST_NAMES = 12;
 
-/** Who gets more or fewer slots by a new plan, in words. */
+/** Return the clients whose number of slots a re-plan changed, as text. */
 const changes = (found) => {
   const moved = Object.entries(found).map(([name, [then, now]]) => `${printable(name)} ${then} → ${now}`);
-  if (!moved.length) return "Nobody's number of slots changed.";
-  return `Slots left: ${moved.slice(0, MOST_NAMES).join(", ")}${moved.length > MOST_NAMES ? ` and ${moved.length - MOST_NAMES} more` : ""}.`;
+  if (!moved.length) return "No client's number of slots changed.";
+  return `Remaining slots: ${moved.slice(0, MOST_NAMES).join(", ")}${moved.length > MOST_NAMES ? ` and ${moved.length - MOST_NAMES} more` : ""}.`;
 };
 
 export class RunView {
   constructor() {
-    this.grid = new Grid($("realised"), "Plan against realised, clients by hour", (client, slot) => this.tell(client, slot));
+    this.grid = new Grid($("realised"), "Planned and realised, clients by hour", (client, slot) => this.tell(client, slot));
     $("runs").addEventListener("change", () => this.open($("runs").value));
     onTheme(() => this.draw());
-    legend($("run-legend"), [["trains", "trained as planned"], ["pending", "planned, still to come"], ["missed", "planned, did not train"], ["extra", "trained, not planned"], ["scale", "neither; more orange is dirtier"]]);
+    legend($("run-legend"), [["trains", "trained as planned"], ["pending", "planned, not reached yet"], ["missed", "planned, did not train"], ["extra", "trained, not planned"], ["scale", "neither; more orange: higher intensity"]]);
   }
 
   async open(run) {
@@ -27,7 +27,7 @@ export class RunView {
     $("run-cards").hidden = $("realised").hidden = $("run-progress").hidden = !run;
     $("run-kind").textContent = "";
     if (!run) {
-      $("run-status").textContent = "There is no run here yet. Start one with: slackwater train plan.json --out DIR";
+      $("run-status").textContent = "This folder has no run yet. Start one with: slackwater train plan.json --out DIR";
       return;
     }
     try {
@@ -39,13 +39,13 @@ export class RunView {
       showTrouble(error);
       $("run-cards").hidden = $("realised").hidden = $("run-progress").hidden = true;
       $("run-status").textContent = "";
-      this.retry = setTimeout(() => this.open(run), 5000); // a run that is just being started becomes readable
+      this.retry = setTimeout(() => this.open(run), 5000); // a run that is just starting becomes readable
       return;
     }
     this.stream = new EventSource(`/api/events?run=${encodeURIComponent(run)}`);
     this.stream.addEventListener("state", (event) => { showTrouble(null); this.take(JSON.parse(event.data)); });
     this.stream.addEventListener("trouble", (event) => showTrouble(new Error(JSON.parse(event.data).error)));
-    this.stream.addEventListener("error", () => { $("live").textContent = "Not connected; trying again."; });
+    this.stream.addEventListener("error", () => { $("live").textContent = "Disconnected; reconnecting."; });
   }
 
   close() {
@@ -58,11 +58,11 @@ export class RunView {
     if (state.since === 0) this.rounds = [];
     this.rounds = this.rounds.slice(0, state.since).concat(state.rounds);
     this.state = state;
-    $("live").textContent = state.status === "running" ? (state.quiet ? "Nothing was written for a while." : "Following.") : "";
-    // A run that is planned anew, or whose policy chooses slot by slot, has as many rounds as come of it; how far it is, its slots say.
+    $("live").textContent = state.status === "running" ? (state.quiet ? "No change for two minutes." : "Live.") : "";
+    // A re-planned run, or one by an online policy, has no fixed number of rounds: its progress is counted in slots.
     const anew = state.replans.length > 0 || !state.rounds_planned;
     const share = state.status === "done" ? 1 : anew ? (state.last_slot + 1) / state.slots : state.rounds_done / state.rounds_planned;
-    // What the page calls planned is by the plan in force when a slot was decided; without re-plans that is the first plan.
+    // "Planned" refers to the plan in force when a slot was decided; without re-plans that is the first plan.
     const force = state.in_force;
     this.slots = force ? state.slots : this.fixed.slots;
     this.bits = unpacked((force ?? this.fixed.plan).schedule);
@@ -72,7 +72,7 @@ export class RunView {
     const last = this.rounds.filter((r) => r.accuracy != null).at(-1);
     $("run-kind").textContent = this.fixed.about;
     $("run-kind").className = `kind ${state.kind}`;
-    $("run-status").textContent = `${state.sentence} Round ${this.counted}, ${kilograms(state.spent_kg)} of ${kilograms(state.budget_kg)} kg spent${last ? `, accuracy ${percent(last.accuracy)}` : ""}.${state.quiet ? " It says it is running, but nothing was written for two minutes: it may have been killed (slackwater resume)." : ""}${state.shortened ? " Only the first rounds are shown." : ""}${this.fixed.synthetic ? " Synthetic intensity." : ""}`;
+    $("run-status").textContent = `${state.sentence} Round ${this.counted}, ${kilograms(state.spent_kg)} of ${kilograms(state.budget_kg)} kg spent${last ? `, accuracy ${percent(last.accuracy)}` : ""}.${state.quiet ? " Its status is running, but nothing was written for two minutes. If it was killed, continue with: slackwater resume." : ""}${state.shortened ? " Only the first rounds are shown." : ""}${this.fixed.synthetic ? " Synthetic intensity." : ""}`;
     this.draw();
   }
 
@@ -94,14 +94,14 @@ export class RunView {
     const series = [{ name: "realised", points: real, kind: "c1" }];
     if (!force) series.unshift({ name: "planned", points: left(planned, busy), kind: "quiet", under: true });
     else {
-      if (force.planned_kg) series.unshift({ name: "planned, by the plan in force", points: left(force.planned_kg, [...force.planned_kg.keys()]), kind: "quiet", under: true });
-      series.push({ name: "first plan, for reference", points: left(planned, busy), kind: "c2", dashed: true });
+      if (force.planned_kg) series.unshift({ name: "planned (plan in force)", points: left(force.planned_kg, [...force.planned_kg.keys()]), kind: "quiet", under: true });
+      series.push({ name: "first plan", points: left(planned, busy), kind: "c2", dashed: true });
     }
     const rest = force ? force.rest_kg.map((kg, at) => [decided + at + 1, top - this.state.spent_kg - kg]) : busy.filter((slot) => slot > done).map((slot) => [slot + 1, here - (planned[slot] - from)]);
-    if (this.state.status !== "done") series.push({ name: "forecast: the rest as planned", points: [real.at(-1), ...rest], kind: "c1", dashed: true });
+    if (this.state.status !== "done") series.push({ name: "expected: the rest as planned", points: [real.at(-1), ...rest], kind: "c1", dashed: true });
     const reserve = this.state.status !== "done" ? this.state.replans[0]?.reserve_kg : null;
-    if (reserve) series.push({ name: "kept in reserve", points: [[done + 1, reserve], [slots, reserve]], kind: "c0", dashed: true });
-    lineChart($("burn"), { series, x: "slot", y: "kg left", zero: true, xFormat: (v) => (Number.isInteger(v) && v <= slots ? String(v) : "") });
+    if (reserve) series.push({ name: "reserve", points: [[done + 1, reserve], [slots, reserve]], kind: "c0", dashed: true });
+    lineChart($("burn"), { series, x: "slot", y: "kg remaining", zero: true, xFormat: (v) => (Number.isInteger(v) && v <= slots ? String(v) : "") });
     const off = this.state.off_plan_kg;
     const way = off == null ? "" : Math.abs(off) < 1e-9 * (budget ?? 1) ? " So far as planned." : ` So far ${kilograms(Math.abs(off))} kg ${off > 0 ? "more" : "less"} than planned.`;
     const reference = this.state.replans.length ? ` The first plan expected ${kilograms(first)} kg.` : "";
@@ -110,30 +110,30 @@ export class RunView {
 
   panels() {
     const { state } = this, names = (one) => one.clients.slice(0, MOST_NAMES).map((c) => printable(this.fixed.clients[c])).join(", ") + (one.count > MOST_NAMES ? ` and ${one.count - MOST_NAMES} more` : "");
-    const line = (one) => (one ? `slot ${one.slot} (${slotTime(this.problem, one.slot)}${one.in_window ? ", fine-tuning" : ""}): ${names(one)}` : "nobody");
+    const line = (one) => (one ? `slot ${one.slot} (${slotTime(this.problem, one.slot)}${one.in_window ? ", fine-tuning" : ""}): ${names(one)}` : "no client");
     fill($("upcoming"), [["Now", state.status === "running" ? line(state.now) : "not running"], ["Next", line(state.next)], ["Rounds", this.counted], ["Seconds a round", this.rounds.length ? (this.rounds.reduce((a, r) => a + r.seconds, 0) / this.rounds.length).toFixed(2) : "–"]]);
     const item = (event) => el("li", { class: event.level }, el("time", {}, `${event.at.slice(0, 19).replace("T", " ")}${event.slot == null ? "" : `, slot ${event.slot}`}`), printable(event.message));
     const list = (box, items, none) => box.replaceChildren(...(items.length ? items : [el("li", {}, none)]));
-    const replanned = (one) => item({ level: "info", at: one.at ?? "", slot: one.slot, message: `Planned anew: ${one.reason}. ${changes(one.changes)} Planned ${kilograms(one.planned_kg)} kg in all, ${kilograms(one.reserve_kg)} kg in reserve.` });
+    const replanned = (one) => item({ level: "info", at: one.at ?? "", slot: one.slot, message: `Re-planned: ${one.reason}. ${changes(one.changes)} Planned ${kilograms(one.planned_kg)} kg in total, ${kilograms(one.reserve_kg)} kg in reserve.` });
     const missed = this.missed(), outcomes = Object.entries(state.outcomes).filter(([outcome]) => outcome !== "done" && outcome !== "running");
-    if (outcomes.length) missed.push(el("li", { class: "warning" }, `Of the clients asked: ${outcomes.map(([outcome, count]) => `${count} ${outcome}`).join(", ")}; ${state.outcomes.done ?? 0} done.`));
-    list($("failures"), [...missed, ...state.events.filter((event) => event.level !== "info").map(item)], "Nothing has failed.");
-    list($("replans"), state.replans.map(replanned), "No re-plan is recorded: the run follows the plan it was started with.");
+    if (outcomes.length) missed.push(el("li", { class: "warning" }, `Results of the requested clients: ${outcomes.map(([outcome, count]) => `${count} ${outcome}`).join(", ")}; ${state.outcomes.done ?? 0} done.`));
+    list($("failures"), [...missed, ...state.events.filter((event) => event.level !== "info").map(item)], "No failures.");
+    list($("replans"), state.replans.map(replanned), "No re-plan: the run follows its first plan.");
     const { by_intensity: kinds, settled, unplanned } = state.charges, lines = [], causes = Object.entries(state.figures.by_cause_kg);
     if (causes.length > 1) lines.push(el("li", {}, `By cause: ${causes.map(([cause, kg]) => `${cause} ${kilograms(kg)} kg`).join(", ")}.`));
-    if (state.figures.unsettled_kg) lines.push(el("li", {}, `${kilograms(state.figures.unsettled_kg)} kg are not settled: they are at an upper bound or a forecast.`));
-    for (const [kind, { lines: count, kg }] of Object.entries(kinds)) lines.push(el("li", {}, `${count} lines on ${kind} intensity, ${kilograms(kg)} kg.`));
-    for (const [kind, { lines: count, kg }] of Object.entries(settled)) lines.push(el("li", {}, `${count} ${kind}${count === 1 ? "" : "s"}, together ${kg >= 0 ? "+" : "−"}${kilograms(Math.abs(kg))} kg.`));
-    if (unplanned.lines) lines.push(el("li", { class: "warning" }, `${unplanned.lines} lines that were not planned, ${kilograms(unplanned.kg)} kg.`));
+    if (state.figures.unsettled_kg) lines.push(el("li", {}, `${kilograms(state.figures.unsettled_kg)} kg are not settled yet: they are charged at an upper bound or a forecast.`));
+    for (const [kind, { lines: count, kg }] of Object.entries(kinds)) lines.push(el("li", {}, `${count} ledger lines at ${kind} intensity, ${kilograms(kg)} kg.`));
+    for (const [kind, { lines: count, kg }] of Object.entries(settled)) lines.push(el("li", {}, `${count} ${kind}${count === 1 ? "" : "s"}, in total ${kg >= 0 ? "+" : "−"}${kilograms(Math.abs(kg))} kg.`));
+    if (unplanned.lines) lines.push(el("li", { class: "warning" }, `${unplanned.lines} unplanned ledger lines, ${kilograms(unplanned.kg)} kg.`));
     const last = state.replans[0];
-    lines.push(el("li", {}, last?.reserve_kg != null ? `${kilograms(last.reserve_kg)} kg kept in reserve since slot ${last.slot}, because forecasts err.` : "No reserve is recorded for this run."));
-    if (!kinds.forecast) lines.push(el("li", {}, "Nothing was booked on a forecast."));
+    lines.push(el("li", {}, last?.reserve_kg != null ? `${kilograms(last.reserve_kg)} kg in reserve since slot ${last.slot}, for forecast errors.` : "This run records no reserve."));
+    if (!kinds.forecast) lines.push(el("li", {}, "No charge is based on a forecast."));
     list($("forecast"), lines, "");
   }
 
   missed() {
     const { missed } = this.state;
-    return missed ? [el("li", { class: "warning" }, `${missed} planned client-slots did not start.`)] : [];
+    return missed ? [el("li", { class: "warning" }, `${missed} planned client-slots were missed.`)] : [];
   }
 
   trained() {
@@ -168,7 +168,7 @@ export class RunView {
   tell(client, slot) {
     const { clients } = this.problem, zone = clients.zone[client], intensity = this.problem.intensity_g_per_kwh[zone][slot];
     const planned = this.bits.has(client, slot), trained = this.did[client][slot];
-    const what = trained ? (planned ? "Trained as planned." : "Trained, though it was not planned.") : planned ? (slot <= this.state.last_slot ? "Planned, but it did not train." : "Planned, still to come.") : "Not planned.";
+    const what = trained ? (planned ? "Trained as planned." : "Trained, not planned.") : planned ? (slot <= this.state.last_slot ? "Planned, did not train." : "Planned, not reached yet.") : "Not planned.";
     return [`${printable(clients.name[client])} (${printable(this.problem.zones[zone])}), ${slotTime(this.problem, slot)}`, `${Math.round(intensity)} g/kWh · ${kilograms(intensity / 1000 * clients.energy_kwh[client])} kg`, what];
   }
 }

@@ -1,4 +1,4 @@
-// Why a client trains in an hour or does not, from the plan on show.
+// Explains why a client trains in an hour or not, from the displayed plan.
 import { kilograms, printable, slotTime } from "./base.js";
 
 function ordinal(number) {
@@ -6,7 +6,7 @@ function ordinal(number) {
   return `${number}${["th", "st", "nd", "rd"][last] ?? "th"}`;
 }
 
-/** Lines about a cell: client and hour, intensity, cost, and the reason. */
+/** Return the lines about a cell: client and hour, intensity, emissions, and the reason. */
 export function tellCell(problem, plan, bits, available, client, slot) {
   const { clients } = problem, zone = clients.zone[client];
   const intensity = problem.intensity_g_per_kwh[zone][slot];
@@ -19,13 +19,13 @@ export function tellCell(problem, plan, bits, available, client, slot) {
 }
 
 function reason(problem, plan, bits, available, client, slot) {
-  if (!plan) return "There is no plan on show.";
+  if (!plan) return "There is no plan.";
   const [first, stop] = plan.window, trains = bits.has(client, slot);
   const can = available.has(problem.clients.mask[client], slot);
-  if (slot >= stop) return `Out: the run has ended by then (s = ${plan.end}).`;
-  if (slot >= first) return trains ? "In: the fine-tuning window, in which everybody trains." : "Out: it cannot train in this part of the window.";
-  if (!can) return "Out: it cannot train in this hour.";
-  if (problem.coupled) return trains ? "In: chosen together with the other clients' hours." : "Out: not among the hours chosen for all clients together.";
+  if (slot >= stop) return `Does not train: the run has ended (s = ${plan.end}).`;
+  if (slot >= first) return trains ? "Trains: all clients train in the fine-tuning window." : "Does not train: unavailable in this part of the window.";
+  if (!can) return "Does not train: unavailable in this hour.";
+  if (problem.coupled) return trains ? "Trains: chosen jointly with the other clients' hours." : "Does not train: not among the hours chosen jointly for all clients.";
   const line = problem.intensity_g_per_kwh[problem.clients.zone[client]];
   let rank = 1, usable = 0, gets = 0;
   for (let at = 0; at < first; at++) {
@@ -35,7 +35,7 @@ function reason(problem, plan, bits, available, client, slot) {
     if (line[at] < line[slot] || (line[at] === line[slot] && at < slot)) rank++;
   }
   const place = `its ${ordinal(rank)} cleanest hour of ${usable} before the window`;
-  if (trains) return `In: ${place}; the budget gives it ${gets}.`;
-  if (gets === problem.clients.max_slots[client]) return `Out: ${place}; it has its most, ${gets}.`;
-  return gets ? `Out: ${place}; the budget gives it the ${gets} cleanest.` : `Out: ${place}; the budget gives it none.`;
+  if (trains) return `Trains: ${place}; the budget pays ${gets}.`;
+  if (gets === problem.clients.max_slots[client]) return `Does not train: ${place}; it is at its limit of ${gets}.`;
+  return gets ? `Does not train: ${place}; the budget pays the ${gets} cleanest.` : `Does not train: ${place}; the budget pays none.`;
 }

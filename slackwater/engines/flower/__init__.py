@@ -1,6 +1,6 @@
 """Schedules on Flower: in this process, in Flower's simulation, or on SuperLink and SuperNodes.
 
-Names are imported when first used, because Flower takes seconds to load.
+Names are imported on first use, because Flower takes seconds to load.
 """
 
 from __future__ import annotations

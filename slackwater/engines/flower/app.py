@@ -1,4 +1,4 @@
-"""A Flower app's folder: its components and its run config, and a new app to start from."""
+"""A Flower app's folder: its components and run config, and a template for new apps."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 
 from slackwater.errors import ScenarioError
 
-_HINT = "Make one to start from with: slackwater flower new myapp"
+_HINT = "Create one with: slackwater flower new myapp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class App:
-    """What pyproject.toml says of an app."""
+    """An app as described by its pyproject.toml."""
 
     folder: Path
     server: str  # module:attribute of its ServerApp
@@ -61,7 +61,7 @@ class App:
             if error.name != module_name and not module_name.startswith(f"{error.name}."):
                 raise
             raise ScenarioError(
-                f"The app in {self.folder} names {reference!r}, but has no module {module_name!r}."
+                f"The app in {self.folder} names {reference!r}, but there is no module {module_name!r}."
             ) from None
         for part in attribute.split("."):
             if not hasattr(found, part):
@@ -72,7 +72,7 @@ class App:
         return found
 
     def _make_importable(self, package: str) -> None:
-        """Put the app first on the path; forget a package of the same name from another app."""
+        """Put the app first on the path; unload a package of the same name from another app."""
         folder = str(self.folder)
         if sys.path[:1] != [folder]:
             sys.path.insert(0, folder)
@@ -98,22 +98,22 @@ def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-_NAME = "myapp"  # what the template is called; it becomes the name of the new app
-_VALID = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")  # what Flower takes as a project's name
+_NAME = "myapp"  # name in the template, replaced by that of the new app
+_VALID = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")  # names that Flower accepts for projects
 _MODULES = ("__init__.py", "client_app.py", "server_app.py", "task.py")
 _TEXTS = ("pyproject.toml", "README.md", "scenario.toml")
 
 
 def new_app(folder: Path) -> list[Path]:
-    """Write the app into a new folder, named like it; the files that were made."""
+    """Write a new app into a folder of the same name; return the files."""
     name, project = folder.name.replace("-", "_"), folder.name.replace("_", "-")
     if not _VALID.fullmatch(project) or keyword.iskeyword(name) or name in ("slackwater", "flwr", "torch"):
         raise ScenarioError(
-            f"An app cannot be called {folder.name!r}: Flower and Python want letters, digits and hyphens, a letter first, "
-            "and at most 32 of them, like myapp."
+            f"An app cannot be called {folder.name!r}. Use at most 32 letters, digits and hyphens, starting with a letter, "
+            "like myapp."
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ScenarioError(f"{folder} is there already, and not empty. Name another folder.")
+        raise ScenarioError(f"{folder} already exists and is not empty. Name another folder.")
     template = files("slackwater.engines.flower") / "template"
     wanted = [(file, folder / name / file) for file in _MODULES] + [(file, folder / file) for file in _TEXTS]
     for file, path in wanted:

@@ -1,4 +1,4 @@
-"""A client's watts, measured at rest and under load, and written into its scenario; the rest of it does not change."""
+"""Measure a client's power at rest and under load, and write it into its scenario, without other changes."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from slackwater.atomic import write_whole
 from slackwater.engines.flower.client import EnergyMeter, best_meter
 from slackwater.errors import ScenarioError, SlackwaterError
 
-_LOAD_SIZE = 700  # matrices of this size keep a core busy for some milliseconds at a time
+_LOAD_SIZE = 700  # the product of matrices of this size takes some milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watts:
-    """What a machine draws."""
+    """The power of a machine."""
 
-    active_w: float  # while training, idle draw included
+    active_w: float  # while training, including idle draw
     idle_w: float
-    how: str  # what measured it, for people
+    how: str  # method of measurement, for people
 
 
 def measure(seconds: float, command: Sequence[str] = (), meter: EnergyMeter | None = None) -> Watts:
-    """Measure the watts of this machine at rest, then under load: `command`, or products of matrices on all cores."""
+    """Measure this machine's power in W at rest, then under load: `command`, or matrix products on all cores."""
     found = meter or best_meter()
     if found is None:
         raise SlackwaterError(
-            "Nothing on this machine measures its energy: there is no CodeCarbon with a sensor (pip install "
-            "'slackwater[energy]') and the processor's counters in /sys/class/powercap cannot be read (on Linux they belong to "
-            "root). Read a wattmeter instead, and give what it shows with --active-w and --idle-w."
+            "This machine has no energy sensor that can be read: no CodeCarbon with a sensor (pip install "
+            "'slackwater[energy]'), and no readable counters in /sys/class/powercap (on Linux only root may read them). Use a "
+            "wattmeter, and give its values with --active-w and --idle-w."
         )
     idle_w = _watts(found, lambda: time.sleep(seconds))
     active_w = _watts(found, (lambda: _run(command)) if command else (lambda: _load(seconds)))
     if not active_w > idle_w:
         raise SlackwaterError(
-            f"The machine drew {idle_w:.1f} W at rest and {active_w:.1f} W under load, which cannot be right: was it busy at "
-            "rest? Measure again with nothing else running, or for longer (--seconds)."
+            f"The machine drew {idle_w:.1f} W at rest and {active_w:.1f} W under load, so it was not at rest. Measure again "
+            "with nothing else running, or for longer (--seconds)."
         )
     return Watts(active_w=active_w, idle_w=idle_w, how=found.name)
 
 
 def write_watts(path: Path, client: str, *, power_w: float, idle_w: float) -> None:
-    """Set power_w and idle_w of one [[client]]; comments and everything else stay as they are."""
+    """Set power_w and idle_w of one [[client]]; comments and everything else stay unchanged."""
     try:
         text = path.read_text(encoding="utf-8")
         before = tomllib.loads(text)
@@ -59,12 +59,12 @@ def write_watts(path: Path, client: str, *, power_w: float, idle_w: float) -> No
     names = [entry.get("name") for entry in before.get("client", [])]
     if client not in names:
         known = ", ".join(str(name) for name in names) or "none"
-        raise ScenarioError(f"{path} has no client {client!r}. It has: {known}.")
+        raise ScenarioError(f"{path} has no client {client!r}. Known: {known}.")
     after = _with_watts(text, names.index(client), {"power_w": power_w, "idle_w": idle_w})
     entry = tomllib.loads(after)["client"][names.index(client)]
     if entry.get("name") != client or (entry.get("power_w"), entry.get("idle_w")) != (power_w, idle_w):
         raise ScenarioError(
-            f"{path}: [[client]] {client!r} is written in a way that cannot be changed without loss. Set power_w = {power_w:g} "
+            f"{path}: [[client]] {client!r} cannot be edited automatically. Set power_w = {power_w:g} "
             f"and idle_w = {idle_w:g} by hand."
         )
     write_whole(path, after)
@@ -102,8 +102,8 @@ def _watts(meter: EnergyMeter, work: Callable[[], None]) -> float:
     hours = (time.monotonic() - began) / 3600
     if energy is None:
         raise SlackwaterError(
-            f"{meter.name} finds nothing on this machine that measures energy. Read a wattmeter instead, and give what it "
-            "shows with --active-w and --idle-w."
+            f"{meter.name} found no energy sensor on this machine. Use a wattmeter, and give its values with --active-w and "
+            "--idle-w."
         )
     return energy * 1000 / hours
 
@@ -114,11 +114,13 @@ def _run(command: Sequence[str]) -> None:
     except OSError as error:
         raise ScenarioError(f"{command[0]!r} cannot be run: {error.strerror}.") from None
     if done.returncode:
-        raise SlackwaterError(f"{' '.join(command)!r} failed with {done.returncode}: its energy says nothing.")
+        raise SlackwaterError(
+            f"{' '.join(command)!r} failed with exit code {done.returncode}, so its energy is not used."
+        )
 
 
 def _load(seconds: float) -> None:
-    """Keep all cores busy; NumPy releases the interpreter's lock while it multiplies."""
+    """Keep all cores busy; NumPy releases the GIL while it multiplies."""
     until = time.monotonic() + seconds
 
     def multiply() -> None:

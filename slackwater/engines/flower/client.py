@@ -1,7 +1,7 @@
-"""Energy measured where a client trains: kWh only; the server applies the intensity.
+"""Measure energy on the client, in kWh; the server applies the intensity.
 
-CodeCarbon where it is installed (pip install 'slackwater[energy]') and finds a sensor, else the processor's counters
-(RAPL on Linux) where they may be read. Both measure the whole machine. With neither, the server takes the declared
+CodeCarbon is used if it is installed (pip install 'slackwater[energy]') and finds a sensor, else the processor's
+counters (RAPL on Linux) if they can be read. Both measure the whole machine. With neither, the server uses the declared
 power and the time.
 """
 
@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 POWERCAP = Path("/sys/class/powercap")
 _JOULES_PER_KWH = 3.6e6
 _SAMPLE_S = 30.0
-"""RAPL's counters start again from zero after some minutes under load: they are read more often than that."""
+"""RAPL's counters overflow after some minutes under load, so they are read more often."""
 _SENSORS = ("intel_rapl", "intel_power_gadget", "windows_emi", "apple_powermetrics")
-"""CodeCarbon's ways that read a sensor; its others are guesses from the processor's name and load."""
+"""CodeCarbon's methods that read a sensor; its others are estimates from the processor's name and load."""
 
 
 class EnergyMeter(Protocol):
@@ -40,22 +40,22 @@ class EnergyMeter(Protocol):
 
     @property
     def name(self) -> str:
-        """Return what measures, for people."""
+        """Return the name of the method, for people."""
 
     def start(self) -> None:
         """Start measuring."""
 
     def stop(self) -> float | None:
-        """Return kWh since the start; None where nothing could be measured."""
+        """Return kWh since the start; None if nothing could be measured."""
 
 
 def best_meter() -> EnergyMeter | None:
-    """Return the meter of this machine; None without one. CodeCarbon comes first: it knows graphics cards too."""
+    """Return the meter of this machine; None without one. CodeCarbon comes first, since it includes graphics cards."""
     return CodeCarbon.if_installed() or (Rapl() if Rapl.zones() else None)
 
 
 class Rapl:
-    """The processor packages' energy counters in /sys; since 2020 most systems let only root read them."""
+    """The processor packages' energy counters in /sys; since 2020 only root can read them on most systems."""
 
     name = "the processor's RAPL counters"
 
@@ -69,7 +69,7 @@ class Rapl:
 
     @staticmethod
     def zones(folder: Path | None = None) -> list[Path]:
-        """Return the folders of the packages whose counter can be read; a package counts all inside it."""
+        """Return the folders of the packages with a readable counter; a package includes its parts."""
         found = []
         for zone in sorted((folder or POWERCAP).glob("*-rapl:*")):
             try:
@@ -116,7 +116,7 @@ class CodeCarbon:
     name = "CodeCarbon"
 
     def __init__(self, tracker_class: Any) -> None:
-        # Any country does: it only sets CodeCarbon's own intensity, which is not used; without one it asks the network.
+        # Any country works: it only sets CodeCarbon's intensity, which is not used. Without one it asks the network.
         self._tracker = tracker_class(
             country_iso_code="FRA", save_to_file=False, log_level="critical", allow_multiple_runs=True
         )
@@ -143,7 +143,7 @@ class CodeCarbon:
         self._tracker.start()
 
     def stop(self) -> float | None:
-        """Return kWh since the start; None without a sensor, since its guesses are no better than the declared power."""
+        """Return kWh since the start; None without a sensor, since its estimates are no better than the declared power."""
         self._tracker.stop()
         if not self._has_sensor():
             return None
@@ -157,11 +157,11 @@ def _whole(path: Path) -> int:
 
 
 _DESCRIBES = (NAME, records.ZONE, POWER, records.PARTITION, records.PARTITIONS)
-"""What a node says of itself; nothing else of its node config leaves it."""
+"""The keys of its node config that a node sends; it sends no others."""
 _MARGIN, _LONGEST_MARGIN_S = 0.1, 30.0
-"""Share of the time left, and seconds at most, that are kept for sending the reply."""
+"""Time kept for sending the reply: share of the time left, and most seconds."""
 _GIVE_UP_S = 10.0
-"""After the end of the slot: a step that cannot be interrupted ends with its process, if that is only for it."""
+"""Seconds after the end of the slot at which a step that cannot be interrupted is ended, with its process."""
 
 
 class OutOfTimeError(SlackwaterError):
@@ -169,11 +169,11 @@ class OutOfTimeError(SlackwaterError):
 
 
 class LocalTrainingError(SlackwaterError):
-    """Local training failed; its text carries what it used until then."""
+    """Local training failed; the message carries its time and energy."""
 
 
 def register(app: ClientApp) -> ClientApp:
-    """Let an app answer who its node is, from the node config's name, zone and power-w."""
+    """Let an app report its node's name, zone and power-w from the node config."""
 
     @app.query("slackwater")  # type: ignore[untyped-decorator, unused-ignore]
     def who(message: Message, context: Context) -> Message:
@@ -191,7 +191,7 @@ class Meter:
         self._message, self._energy = message, energy
         self._name = str(context.node_config.get(NAME, ""))
         self._power = context.node_config.get(POWER)
-        self.slot: int | None = config.get("slot")  # counted from 0; None where the message is not from a plan
+        self.slot: int | None = config.get("slot")  # counted from 0; None if the message is not from a plan
         self.seed: int | None = config.get("seed")
         """Of this client and slot. `measured` has seeded Python's, NumPy's and PyTorch's generators with it."""
         self._started, self._started_at = time_source.monotonic(), time_source.now().timestamp()
@@ -199,16 +199,16 @@ class Meter:
         self._kwh: float | None = None
         self._evaluated_s: float | None = None
         ends_at, left_s = config.get("ends-at"), config.get("seconds-left")
-        # The smaller: a slow clock here must not let this client continue after its slot.
+        # The minimum: a slow clock here must not let this client continue after its slot.
         left = [float(each) for each in (ends_at and ends_at - self._started_at, left_s) if each is not None]
         self.hard_stop: float | None = self._started + min(left) if left else None
-        """On the monotonic clock; None: there is no end."""
+        """On the monotonic clock; None: no end."""
         self._margin_s = min(_MARGIN * min(left), _LONGEST_MARGIN_S) if left else 0.0
         self.stopped_early = False
 
     @property
     def out_of_time(self) -> bool:
-        """Return whether to stop now: check it before each step, and what was learnt until then is still sent."""
+        """Return whether to stop now. Check it before each step, so that the model so far is still sent."""
         if self.hard_stop is None or time_source.monotonic() < self.hard_stop - self._margin_s:
             return False
         self.stopped_early = True
@@ -216,7 +216,7 @@ class Meter:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Time an evaluation within the `measured` block: the server books its part of the energy as evaluation."""
+        """Time an evaluation inside the `measured` block: the server charges its part of the energy as evaluation."""
         began = time_source.monotonic()
         try:
             yield
@@ -229,7 +229,7 @@ class Meter:
         """Return the reply to the server: the model as a state dict, how many samples it saw, and its mean loss."""
         if self._ended_s is None:
             raise SlackwaterError(
-                "meter.reply belongs after the `with measured(..)` block: only then is the energy known."
+                "Call meter.reply after the `with measured(..)` block: the energy is not known before."
             )
         numbers: dict[str, int | float] = {"num-examples": num_examples, **metrics}
         numbers |= {} if loss is None else {"train-loss": float(loss)}
@@ -241,7 +241,7 @@ class Meter:
         return Message(RecordDict(content), reply_to=self._message)
 
     def told(self) -> dict[str, Any]:
-        """Return what is reported besides the model."""
+        """Return the report that is sent besides the model."""
         seconds = time_source.monotonic() - self._started if self._ended_s is None else self._ended_s
         if self._kwh is not None and self._energy is not None:
             method = f"measured by {self._energy.name}"
@@ -256,7 +256,7 @@ class Meter:
         }  # fmt: skip
 
     def end(self) -> None:
-        """Stop the time and the energy; `measured` does it."""
+        """Stop measuring; `measured` calls it."""
         if self._ended_s is None:
             self._ended_s = time_source.monotonic() - self._started
             self._kwh = self._energy.stop() if self._energy is not None else None
@@ -281,7 +281,7 @@ def measured(message: Message, context: Context, *, energy: bool = True) -> Iter
                 yield meter
         except OutOfTimeError as error:
             meter.end()
-            sentence = str(error) or f"Stopped at the end of slot {meter.slot}, before local training was done."
+            sentence = str(error) or f"Local training was stopped at the end of slot {meter.slot}."
             raise LocalTrainingError(failure_text(sentence, {**meter.told(), "out-of-time": True})) from None
         except Exception as error:
             meter.end()
@@ -300,44 +300,51 @@ def _stopped_in_time(meter: Meter) -> Iterator[None]:
     left_s = meter.hard_stop - time_source.monotonic()
     if left_s <= 0:
         raise OutOfTimeError(
-            f"The work for slot {meter.slot} came after the slot's end. Is the clock of this machine right?"
+            f"The work for slot {meter.slot} arrived after the end of the slot. Check the clock of this machine."
         )
     done, lock, thread = threading.Event(), threading.Lock(), threading.get_ident()
-    interrupted = False
+    ended = interrupted = False
 
     def watch() -> None:
         nonlocal interrupted
         if done.wait(left_s):
             return
         with lock:
-            if done.is_set():
+            if ended:
                 return
             interrupted = True
             _raise_in(thread, OutOfTimeError)
-        # Only a process that Flower started for one message of one client may end.
+        # End only a process that Flower started for one message of one client.
         if not done.wait(_GIVE_UP_S) and Path(sys.argv[0]).name.startswith("flwr-clientapp"):
-            log.error("Local training could not be interrupted at the end of its slot; its process ends.")
+            log.error("Local training could not be interrupted at the end of its slot; ending its process.")
             os._exit(1)
 
     threading.Thread(target=watch, name="slackwater-slot-end", daemon=True).start()
     try:
         yield
     finally:
-        with lock:
-            done.set()
-            if interrupted:
-                _raise_in(thread, None)  # if it has not been raised yet, it no longer needs to be
+        # The interrupt may not have been raised yet. Catch it here, so that it is raised nowhere else. Python 3.11 hangs
+        # under a tracer if it is withdrawn instead. A plain flag, since any call may be where Python raises it.
+        try:
+            with lock:
+                ended = True
+            if interrupted and not isinstance(sys.exception(), OutOfTimeError):
+                for _ in range(100):  # Python raises it at a jump back; training may also have caught it already
+                    pass
+        except OutOfTimeError:
+            pass
+        done.set()
     if interrupted:
         raise OutOfTimeError
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error) if error else None)
+def _raise_in(thread: int, error: type[BaseException]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Use one thread, for the same bits on every machine: sums in PyTorch depend on the number of threads."""
+    """Use one thread, for the same result on every machine: sums in PyTorch depend on the number of threads."""
     torch = sys.modules.get("torch")
     if torch is None:
         yield

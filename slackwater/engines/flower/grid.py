@@ -1,4 +1,4 @@
-"""The sites of a plan behind Flower's grid: identity, replies until a deadline, and a grid in this process."""
+"""The sites of a plan on Flower's grid: identity, replies until a deadline, and a grid in this process."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ from slackwater.errors import SlackwaterError
 from slackwater.live.sites import Reply, Site, Work
 
 log = logging.getLogger(__name__)
-_ANSWER_S = 120.0  # how long an answer stays valid; a node that has not given one by then is asked again
+_ANSWER_S = 120.0  # how long to wait for an answer before asking a node again
 _AGAIN_S = 600.0
-"""When a node that was refused is asked again: an answer takes a process on its machine, so not at every slot."""
+"""Pause before a rejected node is asked again; each answer starts a process on its machine."""
 _HOW = (
     'Start it with --node-config \'name="lyon" zone="FR" power-w=300\' and call slackwater.flower.register(app) in its '
-    "app, or register it under a name."
+    "app, or register the node under a name."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """A node that has answered: who it is, or why it is refused and when it is asked again."""
+    """A node that has answered: its identity, or why it is rejected and when it is asked again."""
 
     site: Site | None = None
     refusal: str = ""
-    again_at: float = 0.0  # of a refusal, on the monotonic clock
+    again_at: float = 0.0  # if rejected, on the monotonic clock
 
 
 class Identities:
-    """Names of the nodes of a grid, learnt by asking and kept while they are there."""
+    """Names of the nodes of a grid, asked for once and kept while they are online."""
 
     def __init__(
         self, grid: Grid, *, names: Sequence[str] = (), ask_registered: bool = True, patience_s: float = 30.0,
@@ -64,15 +64,15 @@ class Identities:
         self._ask_registered = ask_registered
         self._known: dict[int, _Known] = {}
         self._asked: dict[str, tuple[int, float]] = {}
-        """Query's message id -> node, and until when an answer is waited for."""
+        """Query's message id -> node, and the time limit for its answer."""
         self._told: set[str] = set()
         self.refused: dict[str, str] = {}
-        """Name, or node id where there is none -> why it is not used, as of the last look."""
+        """Name, or node id without a name -> why it is not used, as of the last check."""
 
     def look(self, *, patiently: bool = False) -> dict[str, tuple[int, Site]]:
-        """Return the nodes that are there now, by name; unknown ones are asked, and waited for up to the patience.
+        """Return the nodes that are online, by name; ask unknown ones, and wait for their answers up to the time limit.
 
-        A node with a registered name is waited for only `patiently`: its name is known, and its answer is read when it comes.
+        A node with a registered name is waited for only `patiently`: its name is known, and its answer is read later.
         """
         there = {int(node.node_id): str(node.name or "") for node in self._grid.get_nodes()}
         now = time_source.monotonic()
@@ -105,7 +105,7 @@ class Identities:
                     self._asked[message_id] = (node, time_source.monotonic() + _ANSWER_S)
 
     def _listen(self, there: Mapping[int, str], patiently: bool) -> None:
-        """Take the answers that are there; wait for nodes that are known by nothing else."""
+        """Read the answers that have arrived; wait for nodes without a known name."""
         until = time_source.monotonic() + self._patience_s
         while self._asked:
             answers = list(self._grid.pull_messages(list(self._asked)))
@@ -123,13 +123,13 @@ class Identities:
         if answer.has_error():
             if registered:  # an app without our helper: the name is enough
                 return _Known(site=Site(name=registered, verified=True))
-            return _refused(f"Node {node} does not say who it is: {answer.error.reason or 'an error'}. {_HOW}")
+            return _refused(f"Node {node} did not report its name: {answer.error.reason or 'an error'}. {_HOW}")
         said: dict[str, Any] = dict(answer.content.config_records.get(OWN, {}))
         claimed = str(said.get(NAME, "")).strip()
         if registered and claimed and claimed != registered:
             return _refused(
-                f"Node {node} is registered as {registered!r} but says it is {claimed!r}, so it is not used. Correct its "
-                "--node-config, or the name it was registered under."
+                f"Node {node} is registered as {registered!r} but reports the name {claimed!r}, so it is not used. Correct its "
+                "--node-config, or its registered name."
             )
         name = registered or claimed or self._simulated(said)
         if not name:
@@ -150,7 +150,7 @@ class Identities:
         return ""
 
     def _by_name(self) -> dict[str, tuple[int, Site]]:
-        """Return one node for each name; of a name that several have, none, unless one of them proved it."""
+        """Return one node for each name; of several nodes with one name, only a verified one."""
         nodes: dict[str, list[tuple[int, Site]]] = {}
         for node, known in self._known.items():
             if known.site is not None:
@@ -162,8 +162,8 @@ class Identities:
                 found[name] = trusted[0]
                 continue
             self.refused[name] = (
-                f"{len(same)} nodes say they are {name!r} ({', '.join(str(node) for node, _ in same)}); none of them is "
-                "used. Names must differ. If one was restarted just now, the old one is forgotten within a minute."
+                f"{len(same)} nodes have the name {name!r} ({', '.join(str(node) for node, _ in same)}); none of them is used. "
+                "Give them different names. After a restart, the old node disappears within a minute."
             )
         return found
 
@@ -172,12 +172,12 @@ def _refused(sentence: str) -> _Known:
     return _Known(refusal=sentence, again_at=time_source.monotonic() + _AGAIN_S)
 
 
-_POLL_S = (0.2, 3.0)  # between two looks for replies: first and longest. Slots are long, rounds in tests are not
-_THREADS = 16  # with more clients than that, a stuck reply holds back the few that share its thread
+_POLL_S = (0.2, 3.0)  # polling interval for replies: first and longest
+_THREADS = 16  # with more clients, a stuck reply delays the few that share its thread
 
 
 def replies(grid: Grid, message_ids: Sequence[str], deadline: float) -> Iterator[Message]:
-    """Yield the replies to these messages as they come, until all have come or the deadline (monotonic clock)."""
+    """Yield the replies to these messages as they arrive, until all have arrived or the deadline (monotonic clock)."""
     if getattr(grid, "works_when_pulled", False):
         yield from _pulled(grid, message_ids, deadline, threading.Event())
         return
@@ -208,7 +208,7 @@ def _fill(
         for message in _pulled(grid, lot, deadline, stop):
             came.put(message)
     except Exception:
-        log.exception("Replies could not be read; who has not answered counts as late.")
+        log.exception("Replies could not be read; clients without a reply count as late.")
     finally:
         came.put(None)
 
@@ -220,8 +220,8 @@ def _pulled(grid: Grid, message_ids: Sequence[str], deadline: float, stop: threa
         came: list[Message] = []
         try:
             came = list(grid.pull_messages([one for one in message_ids if one in waiting]))
-        except httpx.HTTPError as error:  # what Flower does not try again itself, as while a SuperLink starts
-            log.warning("The SuperLink did not give the replies (%s); trying again.", type(error).__name__)
+        except httpx.HTTPError as error:  # not retried by Flower itself, such as while a SuperLink starts
+            log.warning("The SuperLink did not return the replies (%s); retrying.", type(error).__name__)
         for message in came:
             waiting.discard(message.metadata.reply_to_message_id)
             yield message
@@ -239,7 +239,7 @@ _LEAST_S = 1.0
 
 
 class GridTransport:
-    """Sends work to the nodes of a grid by the names of their clients, and gives each reply as it comes.
+    """Sends work to the nodes of a grid by client name, and yields each reply as it arrives.
 
     Nothing is sent twice. Error replies carry the SuperLink's node id, so replies are matched by the message they answer.
     """
@@ -250,7 +250,7 @@ class GridTransport:
     ) -> None:  # fmt: skip
         """Reach the nodes of a grid; `names` are the plan's clients, for simulations whose nodes have only numbers.
 
-        Nodes with a registered name are asked for their zone and power if `ask_registered`: that takes a process on each.
+        With `ask_registered`, nodes with a registered name are asked for zone and power too, which starts a process on each.
         """
         self._grid, self._now = grid, now
         self._identities = Identities(
@@ -259,21 +259,21 @@ class GridTransport:
         self._nodes: dict[str, tuple[int, Site]] = {}
 
     def online(self, *, patiently: bool = False) -> Mapping[str, Site]:
-        """Return the clients that can be reached now, by name; new nodes are asked who they are.
+        """Return the clients that are online, by name; new nodes are asked for their identity.
 
-        `patiently` waits for every answer, also of those whose names are registered.
+        `patiently` waits for every answer, including those of registered nodes.
         """
         self._nodes = self._identities.look(patiently=patiently)
         return {name: site for name, (_, site) in self._nodes.items()}
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Return name or node id -> why a node that is there is not used, as of the last look."""
+        """Return name or node id -> why an online node is not used, as of the last check."""
         return self._identities.refused
 
     def train(self, work: Mapping[str, Work], until: datetime) -> Iterator[Reply]:
-        """Send everyone its work and yield each reply as it comes; a client without an answer by `until` is late."""
-        # On the monotonic clock from here on: a clock that is stepped changes neither this slot nor who is late.
+        """Send each client its work and yield each reply as it arrives; a client without a reply by `until` is late."""
+        # From here on the monotonic clock: setting the wall clock must not change the deadline.
         deadline = time_source.monotonic() + (until - self._now()).total_seconds()
         waiting: dict[str, str] = {}
         for client, message in self.messages(work, until).items():
@@ -281,19 +281,19 @@ class GridTransport:
             try:
                 if message is not None:
                     message_id = next(iter(self._grid.push_messages([message])), None)
-            except httpx.HTTPError as error:  # it is not sent again: it may have gone out
-                log.warning("The SuperLink did not take a message (%s).", type(error).__name__)
+            except httpx.HTTPError as error:  # not sent again, since it may have been sent
+                log.warning("The SuperLink did not accept a message (%s).", type(error).__name__)
             if message_id:
                 waiting[message_id] = client
             else:
-                why = "is not online" if message is None else "could not be sent its work: the SuperLink refused it"
+                why = "is not online" if message is None else "did not get its work: the SuperLink rejected the message"
                 yield Reply(client=client, outcome="lost", error=f"{client!r} {why}.")
         for message in replies(self._grid, list(waiting), deadline):
             answered = waiting.pop(message.metadata.reply_to_message_id, None)
             if answered is not None:
                 yield self.read(answered, message)
         for client in waiting.values():
-            yield Reply(client=client, outcome="late", error=f"{client!r} had not answered by the end of its slot.")
+            yield Reply(client=client, outcome="late", error=f"{client!r} did not reply by the end of its slot.")
 
     def messages(self, work: Mapping[str, Work], until: datetime) -> dict[str, Message | None]:
         """Return a message for each client, in the order of names; None for one without a node."""
@@ -305,7 +305,7 @@ class GridTransport:
             if client not in self._nodes:
                 found[client] = None
                 continue
-            if id(task.arrays) not in records:  # one model for all: it goes to the SuperLink once
+            if id(task.arrays) not in records:  # the same model for all is sent to the SuperLink once
                 records[id(task.arrays)] = to_arrays(task.arrays)
             stops_in_s = (task.ends_at - self._now()).total_seconds()
             found[client] = Message(
@@ -318,20 +318,20 @@ class GridTransport:
         return found
 
     def read(self, client: str, message: Message) -> Reply:
-        """Return what a message says of the work that a client was sent."""
+        """Return the reply in a message."""
         node, site = self._nodes[client]
         if not message.has_error() and message.metadata.src_node_id != node:
             return Reply(
                 client=client,
                 outcome="failed",
-                error=f"The reply for {client!r} came from another node ({message.metadata.src_node_id}): it is not used.",
+                error=f"The reply for {client!r} came from another node ({message.metadata.src_node_id}), so it is not used.",
             )
         return to_reply(client, message, verified=site.verified)
 
 
 Value = bool | int | float | str
-_SUPERLINK = 1  # Flower's own number for the server's side
-_RAISED = 2  # Flower's code for an app that raised
+_SUPERLINK = 1  # Flower's node id of the server
+_RAISED = 2  # Flower's code for an error in an app
 
 
 class InProcessGrid(Grid):
@@ -340,7 +340,7 @@ class InProcessGrid(Grid):
     Each node keeps its own context. Work is done when its reply is pulled.
     """
 
-    works_when_pulled = True  # so replies are pulled one after another, in the caller's thread
+    works_when_pulled = True  # so pull replies one by one, in the caller's thread
 
     def __init__(
         self,
@@ -351,7 +351,7 @@ class InProcessGrid(Grid):
     ) -> None:
         """Make a grid; `nodes` is name -> node config, like {"lyon": {"zone": "FR", "power-w": 300}}, or only names.
 
-        The partition id is the place in this order unless the node config has one.
+        The default partition id is the position in this order.
         """
         self._app = client_app
         self._run = _private("flwr.supercore.run", lambda found: found.Run.create_empty(1))
@@ -367,7 +367,7 @@ class InProcessGrid(Grid):
         self._take_identity()
 
     def _take_identity(self) -> None:
-        """Set who this process is, which Flower's messages ask; a process of Flower's own sets it at its start."""
+        """Set the identity of this process, which Flower's messages need; Flower's own processes set it at start."""
         identity = _private("flwr.supercore.task_identity", lambda found: found.TaskIdentity)
         identity.task_id, identity.run_id, identity.node_id = 1, self._run.run_id, _SUPERLINK
 
@@ -391,7 +391,7 @@ class InProcessGrid(Grid):
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Keep messages until their replies are asked for."""
+        """Keep messages until their replies are pulled."""
         ids = []
         for message in messages:
             if message.metadata.dst_node_id not in self._contexts:
@@ -403,7 +403,7 @@ class InProcessGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Let the next of these clients do its work, and return its reply; nothing where all have replied."""
+        """Let the next of these clients work, and return its reply; empty if all have replied."""
         for message_id in message_ids:
             if message_id in self._pending:
                 return [self._answer(self._pending.pop(message_id))]
@@ -418,7 +418,7 @@ class InProcessGrid(Grid):
         message.content = _copied(message.content)
         try:
             reply = self._app(message, context)
-        except Exception as error:  # a client's failure is a reply, as everywhere in Flower
+        except Exception as error:  # in Flower, a client's failure is a reply
             reply = Message(Error(code=_RAISED, reason=f"{type(error)}:<'{error}'>"), reply_to=message)
         finally:
             self._take_identity()
@@ -427,7 +427,7 @@ class InProcessGrid(Grid):
 
 
 def _copied(content: RecordDict) -> RecordDict:
-    """Copy the records, which a client may change and strategies send to all. Arrays are shared: they are bytes."""
+    """Copy the records, since a client may change them and strategies send the same to all. Arrays (bytes) are shared."""
     copies: dict[str, Any] = {name: ArrayRecord(dict(record)) for name, record in content.array_records.items()}
     copies |= {name: ConfigRecord(dict(record)) for name, record in content.config_records.items()}
     copies |= {name: MetricRecord(dict(record)) for name, record in content.metric_records.items()}
@@ -435,11 +435,11 @@ def _copied(content: RecordDict) -> RecordDict:
 
 
 def _private(module: str, get: Callable[[Any], Any]) -> Any:
-    """Return something from a private module of Flower; raise a sentence if it is no longer there."""
+    """Return an object from a private module of Flower; raise a clear error if it is gone."""
     try:
         return get(importlib.import_module(module))
     except (ImportError, AttributeError, TypeError):
         raise SlackwaterError(
-            f"Flower {metadata.version('flwr')} has moved or changed {module}, which the in-process grid needs. Use a version "
-            "that is known to work (pip install 'flwr==1.41.*'), or Flower's own simulation (flwr run)."
+            f"Flower {metadata.version('flwr')} has moved or changed {module}, which the in-process grid needs. Use a tested "
+            "version (pip install 'flwr==1.41.*'), or Flower's own simulation (flwr run)."
         ) from None

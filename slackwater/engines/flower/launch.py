@@ -1,4 +1,4 @@
-"""Flower's connections: `$FLWR_HOME/config.toml`, read only to refuse plain text over a network."""
+"""Run an app in this process or on a SuperLink, and check Flower's connections for plain text over a network."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from slackwater.ledger.schema import LOCK
 from slackwater.live.folder import PLAN, RunStopped
 from slackwater.planning.plan import Plan
 
-_LOCAL = (":local:", ":local-in-memory:")  # Flower's own words for a SuperLink that it starts on this machine
+_LOCAL = (":local:", ":local-in-memory:")  # Flower's names for a SuperLink that it starts on this machine
 _PORT = 8000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How a SuperLink is reached."""
+    """A connection to a SuperLink."""
 
     name: str
     address: str
@@ -83,7 +83,7 @@ def read_connection(name: str) -> Connection:
         raise ScenarioError(f"Flower's configuration {path} cannot be read: {error}.") from None
     known = {key: value for key, value in sections.items() if isinstance(value, dict)}
     if name not in known:
-        names = f"It knows {', '.join(sorted(known))}." if known else "It knows none."
+        names = f"Known: {', '.join(sorted(known))}." if known else "It has none."
         raise ScenarioError(
             f"There is no SuperLink connection {name!r} in {path}. {names} Add one:\n\n[superlink.{name}]\n"
             'address = "superlink.example.org:8000"\nroot-certificates = "/path/to/ca.crt"'
@@ -96,25 +96,25 @@ def read_connection(name: str) -> Connection:
 
 
 def check_secure(connection: Connection, *, allow_insecure: bool) -> None:
-    """Refuse plain text to another machine, unless the user insists."""
+    """Reject plain text to another machine, unless the user allows it."""
     if connection.insecure and not connection.on_loopback and not allow_insecure:
         raise ScenarioError(
-            f"The connection {connection.name!r} to {connection.address} is in plain text (insecure = true): models and names "
-            "could be read and changed on the way. Give it root-certificates instead (docs/guides/live-on-flower.md shows how), or "
-            "insist with --allow-insecure."
+            f"The connection {connection.name!r} to {connection.address} is in plain text (insecure = true): others could read "
+            "and change models and names. Use root-certificates (see docs/guides/live-on-flower.md), or allow it with "
+            "--allow-insecure."
         )
 
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _BACK_OFF_S = (5.0, 300.0)
-_COMMAND_S = 120.0  # a command of Flower's that takes longer hangs
-_SAID = 300  # characters of a command's last line that a message shows
-_MOST_FAILURES = 3  # starts in a row that came to nothing, with a SuperLink that answers: the app itself is wrong
-_MISSING = 2  # looks in a row at which nobody had the run's file open: the ServerApp's process is gone
+_COMMAND_S = 120.0  # time limit of a Flower command
+_SAID = 300  # most characters of a command's last line in a message
+_MOST_FAILURES = 3  # failed starts in a row after which the app itself must be wrong
+_MISSING = 2  # checks in a row without a process that has the run open: the ServerApp is gone
 _LOOK_S, _LOOK_HELD_S = 5.0, 30.0
-"""Between two questions to the SuperLink, each a process of Flower's: while nobody has the run open, and else."""
-_SHORT_S = 120.0  # a start that lasted longer did something, if only waiting for its slot
+"""Between two questions to the SuperLink, each a process: while no process has the run open, and otherwise."""
+_SHORT_S = 120.0  # a start that lasted longer was not a failure
 
 
 def in_process(app_dir: str | Path, folder: str | Path) -> None:
@@ -148,10 +148,10 @@ def deployed(
     patience_s: float = 86_400.0,
     stop: threading.Event | None = None,
 ) -> None:
-    """Carry out the run prepared in `folder` on a SuperLink, and stay until it is over.
+    """Carry out the run prepared in `folder` on a SuperLink, and return when it is done.
 
-    A ServerApp or SuperLink that dies is followed by a new Flower run, which goes on where the folder's file says. Gives
-    up when nothing was done, or the SuperLink not reached, for `patience_s`. `stop`, or Ctrl-C, stops the Flower run too.
+    If the ServerApp or SuperLink dies, a new Flower run resumes from the folder. Fails after `patience_s` without
+    progress or connection. `stop`, or Ctrl-C, stops the Flower run too.
     """
     app, where = App.read(app_dir), Path(folder).absolute()
     connection = read_connection(superlink)
@@ -168,16 +168,16 @@ class FlowerRun:
 
     @property
     def finished(self) -> bool:
-        """Return whether its ServerApp has ended, in whatever way."""
+        """Return whether its ServerApp has ended, successfully or not."""
         return self.status.startswith("finished")
 
 
 class _CommandError(SlackwaterError):
-    """A command of Flower's failed, most often because the SuperLink cannot be reached."""
+    """A Flower command failed, usually because the SuperLink cannot be reached."""
 
 
 class _Watch:
-    """One plan on one SuperLink, over as many Flower runs as it takes."""
+    """One plan on one SuperLink, over one or more Flower runs."""
 
     def __init__(
         self, app: App, connection: Connection, folder: Path, *, poll_s: float, patience_s: float, stop: threading.Event
@@ -187,7 +187,7 @@ class _Watch:
         self._reached_at = time.monotonic()
 
     def until_done(self) -> None:
-        """Start the app as often as it takes. One that never got as far as a round is given up soon: it is wrong."""
+        """Start the app until the run is done. Give up soon if it fails repeatedly without a round: the app is wrong."""
         pause, failures, active_at = _BACK_OFF_S[0], 0, time.monotonic()
         while not self._done():
             progress, began = self._progress(), time.monotonic()
@@ -204,15 +204,15 @@ class _Watch:
             idle_s = time.monotonic() - active_at
             if failures >= _MOST_FAILURES and not self._progress():
                 raise SlackwaterError(
-                    f"The app was started {failures} times and did nothing. The last time: {why} See its log with: flwr log RUN_ID "
+                    f"The app failed {failures} times without a round. Last error: {why} See its log with: flwr log RUN_ID "
                     f"{self._connection.name} --show"
                 )
             if idle_s > self._patience_s:
                 raise SlackwaterError(
-                    f"Nothing was done for {idle_s / 3600:.1f} hours. The last time: {why} Nothing is lost; go on with: slackwater "
+                    f"No progress for {idle_s / 3600:.1f} hours. Last error: {why} Everything is saved. Resume with: slackwater "
                     f"resume {self._folder}"
                 )
-            log.warning("%s Starting the app again in %.0f s.", why, pause)
+            log.warning("%s Restarting the app in %.0f s.", why, pause)
             self._rest(pause)
             pause = min(pause * 2, _BACK_OFF_S[1])
 
@@ -225,12 +225,12 @@ class _Watch:
         try:
             while not self._done():
                 self._rest(self._poll_s)
-                # Who takes the lock writes its name. Only then is the lock tried: before, that could make it fail.
+                # A process that takes the lock writes its name. Test the lock only then: earlier, the test could make it fail.
                 began = began or _holder(self._folder) != former
                 held = began and _is_locked(self._folder)
                 missing = missing + 1 if began and not held else 0
                 if missing >= _MISSING and not self._done():
-                    # Flower would notice after a minute or more without its heartbeat.
+                    # Flower itself would notice only after a minute or more without a heartbeat.
                     self._flower("stop", run_id, self._connection.name, "--format", "json")
                     return FlowerRun(status="finished:failed", details="its process is gone.")
                 if time.monotonic() - looked < (_LOOK_HELD_S if held else _LOOK_S):
@@ -241,7 +241,7 @@ class _Watch:
                 except _CommandError as error:
                     if time.monotonic() - self._reached_at > self._patience_s:
                         raise
-                    log.warning("%s Looking again in %.0f s.", error, _LOOK_S)
+                    log.warning("%s Retrying in %.0f s.", error, _LOOK_S)
                     continue
                 if now is None:
                     return FlowerRun(status="finished:failed", details="the SuperLink no longer knows its run.")
@@ -254,10 +254,10 @@ class _Watch:
             raise
 
     def _ended(self, ended: FlowerRun) -> str:
-        """Return why a run ended before the plan did."""
+        """Return why a run ended before its plan."""
         if ended.status.endswith("stopped"):
             raise RunStopped(
-                f"The Flower run was stopped (flwr stop). Everything is kept; go on with: slackwater resume {self._folder}"
+                f"The Flower run was stopped (flwr stop). Everything is saved. Resume with: slackwater resume {self._folder}"
             )
         return f"The ServerApp ended before the run was done: {_sentence(ended.details or ended.status)}"
 
@@ -276,13 +276,13 @@ class _Watch:
         return FlowerRun(status=str(runs[0].get("status", "")), details=str(runs[0].get("status-details", "")))
 
     def _flower(self, *arguments: str) -> dict[str, Any]:
-        """Run a command of Flower's, and return its answer in JSON."""
+        """Run a Flower command, and return its answer in JSON."""
         env = {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_TELEMETRY_ENABLED": "0", **os.environ}
         command = [flwr_command(), *arguments]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, env=env)
         except subprocess.TimeoutExpired:
-            raise _CommandError(f"`flwr {arguments[0]}` did not come back within {_COMMAND_S:.0f} s.") from None
+            raise _CommandError(f"`flwr {arguments[0]}` did not end within {_COMMAND_S:.0f} s.") from None
         answer = _json_in(done.stdout)
         if answer is None or not answer.get("success"):
             said = (answer or {}).get("error-message") or done.stderr.strip() or done.stdout.strip()
@@ -293,7 +293,7 @@ class _Watch:
 
     def _rest(self, seconds: float) -> None:
         if self._stop.wait(seconds):
-            raise RunStopped(f"Stopped. Everything is kept; go on with: slackwater resume {self._folder}")
+            raise RunStopped(f"Stopped. Everything is saved. Resume with: slackwater resume {self._folder}")
 
     def _done(self) -> bool:
         return _read(self._folder, lambda run: run.status == "done", False)
@@ -312,12 +312,12 @@ def _holder(folder: Path) -> str:
 
 
 def _is_locked(folder: Path) -> bool:
-    """Return whether a process has the run open to write; True where that cannot be known."""
+    """Return whether a process has the run open for writing; True if unknown."""
     try:
         import fcntl
     except ImportError:  # Windows
         return True
-    if _holder(folder).split()[1:] not in ([], [platform.node()]):  # a shared disk, which may not share its locks
+    if _holder(folder).split()[1:] not in ([], [platform.node()]):  # a shared disk, on which locks may not work
         return True
     try:
         with (folder / LOCK).open("rb") as handle:
@@ -343,7 +343,7 @@ def _read(folder: Path, look: Callable[[Run], T], otherwise: T) -> T:
     try:
         with Run.open(folder, read_only=True) as run:
             return look(run)
-    except (SlackwaterError, sqlite3.Error):  # it is being made, or its disk is full
+    except (SlackwaterError, sqlite3.Error):  # it is being created, or its disk is full
         return otherwise
 
 

@@ -1,7 +1,7 @@
 """Work and replies of `slackwater.live` as Flower's records, and back.
 
-Out: "arrays" is the model, "config" the slot and the user's settings. Back: "arrays" and "metrics" as in any Flower app,
-and "slackwater", in which our client helper states its name, time and measured energy.
+Sent: "arrays" is the model, "config" the slot and the user's settings. Returned: "arrays" and "metrics" as in any Flower
+app, and "slackwater", in which our client helper reports its name, time and measured energy.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from slackwater.live.sites import Arrays, Outcome, Reply, Work
 ARRAYS, CONFIG, METRICS, OWN = "arrays", "config", "metrics", "slackwater"
 NAME, ZONE, POWER = "name", "zone", "power-w"
 PARTITION, PARTITIONS = "partition-id", "num-partitions"
-QUERY = "query.slackwater"  # the message by which a node is asked who it is
+QUERY = "query.slackwater"  # the message that asks a node for its identity
 _LOSSES = ("train-loss", "train_loss", "loss")
 _FAILURE = re.compile(r"\[slackwater (\{.*?\})\]")
-_RAISED = re.compile(r"<class '([\w.]+)'>:<'(.*)'>", flags=re.DOTALL)  # how Flower shows an error that an app raised
+_RAISED = re.compile(r"<class '([\w.]+)'>:<'(.*)'>", flags=re.DOTALL)  # Flower's format of an error in an app
 _OUT_OF_TIME = "out-of-time"
 _NODE_UNAVAILABLE, _EXPIRED = 5, (3, 4)
-"""Flower's codes for a node whose heartbeat stopped, and for a message or reply that is no longer there."""
+"""Flower's codes for a node without heartbeat, and for a message or reply that no longer exists."""
 
 
 def to_arrays(arrays: Arrays) -> ArrayRecord:
-    """Return a model as Flower's record, in its own order."""
+    """Return a model as Flower's record, in the model's order."""
     return ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
 
 
@@ -49,7 +49,7 @@ def as_arrays(model: Mapping[str, Any] | ArrayRecord) -> Arrays:
 
 
 def to_content(work: Work, arrays: ArrayRecord, left_s: float) -> RecordDict:
-    """Return what a client is sent; `left_s` is for clients whose clock is wrong."""
+    """Return the content of a message to a client; `left_s` is for clients whose clock is wrong."""
     config = ConfigRecord(
         {
             **work.config,
@@ -66,9 +66,9 @@ def to_content(work: Work, arrays: ArrayRecord, left_s: float) -> RecordDict:
 
 
 def to_reply(client: str, message: Message, *, verified: bool) -> Reply:
-    """Return what a message says of a client's work; one that cannot be read is a failure, with the reason.
+    """Return the reply in a message; an unreadable message is a failure, with the reason.
 
-    A claimed energy counts only if it is a possible number: the runner compares it with the power.
+    A reported energy is used only if it is a possible number; the runner compares it with the power.
     """
     if message.has_error():
         return _failure(client, message)
@@ -79,8 +79,8 @@ def to_reply(client: str, message: Message, *, verified: bool) -> Reply:
         return Reply(
             client=client,
             outcome="failed",
-            error=f"The node is registered as {client!r} but says it is {claimed!r}: its update is not used. "
-            "Correct its --node-config, or the name it was registered under.",
+            error=f"The node is registered as {client!r} but reports the name {claimed!r}: its update is not used. "
+            "Correct its --node-config, or its registered name.",
         )
     metrics = dict(_only(content.metric_records, METRICS) or {})
     told: dict[str, Any] = {**own, **metrics}
@@ -102,7 +102,7 @@ def to_reply(client: str, message: Message, *, verified: bool) -> Reply:
 
 
 def failure_text(sentence: str, told: Mapping[str, Any]) -> str:
-    """Return a failure's reason: Flower lets it carry text only, so what was measured travels inside."""
+    """Return the text of a failure with the measurements in it, since Flower sends only text for failures."""
     return f"{sentence} [slackwater {json.dumps(dict(told))}]"
 
 
@@ -125,7 +125,7 @@ def _failure(client: str, message: Message) -> Reply:
 
 
 def _plain(reason: str) -> str:
-    """Return the reason without what was measured, and without Flower's marks around an error of ours."""
+    """Return the reason without the measurements, and without Flower's marks around our errors."""
     text = _FAILURE.sub("", reason).strip()
     raised = _RAISED.fullmatch(text)
     if raised is None:
@@ -144,7 +144,7 @@ def _times(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _only(records: Mapping[str, Any], usual: str) -> Any:
-    """Return the record of the usual name, or the only one there is."""
+    """Return the record with the usual name, or the only record."""
     if usual in records:
         return records[usual]
     return next(iter(records.values())) if len(records) == 1 else None
@@ -157,7 +157,7 @@ def _number(value: object, *, finite: bool = True) -> float | None:
         number = float(value)
     except OverflowError:  # an integer of hundreds of digits
         return None
-    if not finite:  # a loss that is not a number is for the runner to see
+    if not finite:  # the runner handles a loss that is not finite
         return number
     return number if math.isfinite(number) and number >= 0 else None
 

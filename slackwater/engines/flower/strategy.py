@@ -1,4 +1,4 @@
-"""The server's side: `run` is the whole main function of a ServerApp, and a strategy for Flower's own loop."""
+"""The server: `run`, the complete main function of a ServerApp, and a strategy for Flower's own loop."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from slackwater.planning.plan import Plan
 
 log = logging.getLogger(__name__)
 RUN, SLOT_SECONDS = "slackwater-run", "slackwater-slot-seconds"
-"""Keys of an app's run config: the run's folder; and, for one that holds only a plan, the wall time of a slot."""
+"""Keys of an app's run config: the run folder and, if it holds only a plan, the wall time of a slot."""
 
-_PATIENCE_S = 60.0  # how long nodes that are new may take to say who they are
+_PATIENCE_S = 60.0  # time limit for new nodes to report their identity
 
 Evaluate = Callable[[ArrayRecord], Mapping[str, float]]
-"""Judges a model on the server, like {"accuracy": 0.9, "loss": 0.3}."""
+"""Evaluates a model on the server; returns for example {"accuracy": 0.9, "loss": 0.3}."""
 
 
 def run(
@@ -44,22 +44,22 @@ def run(
     *,
     settings: LiveSettings | None = None,
 ) -> LiveResult:
-    """Carry out the run whose folder the run config names under "slackwater-run", or go on with it.
+    """Start or resume the run whose folder the run config names under "slackwater-run".
 
-    `initial` is the model to begin with, as a state dict. The folder is one that `slackwater run` has prepared; or it
-    holds only a plan (`slackwater plan scenario.toml --out DIR`), which is then carried out by `settings`: unless told
-    without waiting, or with slots of "slackwater-slot-seconds".
+    `initial` is the model to start with, as a state dict. `slackwater run` prepares the folder. Or the folder holds only
+    a plan (`slackwater plan scenario.toml --out DIR`), which runs with `settings`. Default: without waiting, or with
+    slots of "slackwater-slot-seconds".
     """
     folder = _folder(context)
     plan = Plan.load(folder / PLAN)
     if not is_live(folder):
         prepare(folder, plan, settings or LiveSettings(slot_seconds=_slot_seconds(context)))
     names, is_new = [str(name) for name in plan.problem.fleet.names], not (folder / FILE).exists()
-    # Nodes are asked before the first slot, as that takes as long as a small round. A run that is taken up again has
-    # other things to do: registered names are enough.
+    # Ask nodes before the first slot, since that takes as long as a small round. A resumed run does not wait:
+    # registered names are enough.
     transport = GridTransport(grid, names=names, ask_registered=is_new, patience_s=_PATIENCE_S)
     known = transport.online(patiently=is_new)
-    log.info("Of %d clients %d are online.", len(names), len(known))
+    log.info("%d of %d clients are online.", len(known), len(names))
     judge = None if evaluate is None else lambda arrays: evaluate(to_arrays(arrays))
     return carry_out(folder, transport, as_arrays(initial), evaluate=judge)
 
@@ -68,16 +68,16 @@ def _folder(context: Context) -> Path:
     named = str(context.run_config.get(RUN, "")).strip()
     if not named:
         raise ScenarioError(
-            f"The run config names no run: {RUN} is empty. Start the app with: slackwater run scenario.toml --app . "
-            f"(or plan into a folder with slackwater plan .. --out DIR, and flwr run . -c '{RUN}=\"/path/to/DIR\"')."
+            f"{RUN} in the run config is empty. Start the app with: slackwater run scenario.toml --app . Or plan into a "
+            f"folder (slackwater plan scenario.toml --out DIR), then: flwr run . -c '{RUN}=\"/path/to/DIR\"'"
         )
     folder = Path(named).expanduser()
     if not folder.is_absolute():
-        raise ScenarioError(f"{RUN} is {named!r}; give the whole path, since Flower runs apps in a folder of its own.")
+        raise ScenarioError(f"{RUN} is {named!r}; give the absolute path, since Flower runs apps in its own folder.")
     if not (folder / PLAN).is_file():
         raise ScenarioError(
-            f"{folder} holds no {PLAN}. It must be on the machine on which the ServerApp runs, beside the SuperLink. Make it "
-            f"with: slackwater plan scenario.toml --out {folder}"
+            f"{folder} has no {PLAN}. It must be on the machine of the ServerApp, where the SuperLink runs. Create it with: "
+            f"slackwater plan scenario.toml --out {folder}"
         )
     return folder
 
@@ -89,16 +89,16 @@ def _slot_seconds(context: Context) -> float:
     return float(value)
 
 
-_News = Literal["work", "model", "result", "error"]  # what the runner tells: messages, arrays, or how it ended
-_MODEL_S = 60.0  # how long the runner may take from the last reply to the new model
-_END_S = 600.0  # how long the runner may take, after the last round, to come to its end or stop
+_News = Literal["work", "model", "result", "error"]  # from the runner: messages, arrays, or its end
+_MODEL_S = 60.0  # time limit from the last reply to the new model
+_END_S = 600.0  # time limit for the runner to end after the last round
 
 
 class CarbonAware(FedAvg):
-    """Flower's FedAvg with a plan: Slackwater decides who trains when, charges it and combines the updates.
+    """Flower's FedAvg with a plan: Slackwater decides which clients train when, charges them and combines the updates.
 
     Evaluation on the clients is as in FedAvg, and off by default. Its energy is charged only as the scenario's
-    `evaluation_share` of training; without one, evaluate on the server by `evaluate_fn`.
+    `evaluation_share` of training; without one, evaluate on the server with `evaluate_fn`.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class CarbonAware(FedAvg):
         fraction_evaluate: float = 0.0,
         **fedavg: Any,
     ) -> None:
-        """Follow a plan; `ledger` is the run's folder, new or to continue. The default aggregator is the plan's.
+        """Follow a plan; `ledger` is the run folder, new or to resume. The default aggregator is the plan's.
 
         `wait=False` is for simulation: slots follow each other without waiting. `settings` replaces both `aggregator` and
         `wait`; other keywords are FedAvg's, for evaluation.
@@ -122,17 +122,17 @@ class CarbonAware(FedAvg):
         self.folder = Path(ledger)
         if not is_live(self.folder):
             usual = LiveSettings(aggregator=aggregator or self.plan.aggregator, slot_seconds=None if wait else 0.0)
-            prepare(self.folder, self.plan, replace(settings or usual, eval_every=1))  # so every model is shown
+            prepare(self.folder, self.plan, replace(settings or usual, eval_every=1))  # so that Flower sees every model
         if fraction_evaluate and not self.plan.problem.evaluation_share:
             log.warning(
-                "Evaluation on the clients takes energy that is neither planned nor booked. Plan with evaluation_share."
+                "Evaluation on the clients uses energy that is neither planned nor charged. Plan with evaluation_share."
             )
         self._bridge: _Bridge | None = None
-        self.live_result: LiveResult | None = None  # what the run came to, once its last slot is over
+        self.live_result: LiveResult | None = None  # set after the last slot
 
     @property
     def num_rounds(self) -> int:
-        """Return the planned slots in which somebody trains: how many rounds Flower's loop needs."""
+        """Return the number of planned slots with participants, which is the number of rounds of Flower's loop."""
         return int(np.count_nonzero(self.plan.matrix.any(axis=0)))
 
     def start(
@@ -158,7 +158,7 @@ class CarbonAware(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Wait for the next slot in which somebody trains; return messages to those planned and online, none at the end."""
+        """Wait for the next slot with participants; return messages to planned clients that are online, none at the end."""
         if self._bridge is None:
             self._bridge = _Bridge(self.folder, self.plan, grid, from_arrays(arrays))
         messages = self._bridge.next_slot()
@@ -180,13 +180,13 @@ class CarbonAware(FedAvg):
         return None if arrays is None else to_arrays(arrays), metrics
 
     def summary(self) -> None:
-        """Log what the plan is."""
+        """Log the plan."""
         log.info(
-            "By the plan in %s: %d rounds, %.4g kg CO2e.", self.folder, self.num_rounds, self.plan.problem.budget_kg
+            "Plan in %s: %d rounds, budget %.4g kg CO2e.", self.folder, self.num_rounds, self.plan.problem.budget_kg
         )
 
     def close(self) -> None:
-        """Let the runner end, or stop it where rounds are left: it can be resumed."""
+        """Let the runner end, or stop it if rounds are left; it can be resumed."""
         if self._bridge is not None:
             self._bridge.close()
             self.live_result = self._bridge.result
@@ -194,7 +194,7 @@ class CarbonAware(FedAvg):
 
 
 class _Bridge:
-    """The runner in its thread, and its transport; it and Flower's loop take turns."""
+    """The runner in its thread, and its transport; the runner and Flower's loop take turns."""
 
     def __init__(self, folder: Path, plan: Plan, grid: Grid, initial: Arrays) -> None:
         self._transport = GridTransport(grid, names=[str(name) for name in plan.problem.fleet.names])
@@ -222,7 +222,7 @@ class _Bridge:
     # Flower's side.
 
     def next_slot(self) -> list[Message]:
-        """Let the runner continue to its next work; return its messages, none at its end."""
+        """Let the runner continue to its next round; return its messages, none at its end."""
         self._sent = {}
         self._turn.set()
         while not self._over:
@@ -236,7 +236,7 @@ class _Bridge:
         return []
 
     def replied(self, replies: list[Message]) -> tuple[Arrays | None, list[float]]:
-        """Hand over the replies; return the new model, if the runner made one, and the losses that clients told."""
+        """Pass on the replies; return the new model, if the runner made one, and the clients' losses."""
         if not self._sent:
             return None, []
         read = list(self._read(replies))
@@ -246,7 +246,7 @@ class _Bridge:
             return None, []
         try:
             news, value = self._from_runner.get(timeout=_MODEL_S)
-        except queue.Empty:  # nothing that came was fit to use
+        except queue.Empty:  # no usable update
             return None, losses
         self._note(news, value)
         if news == "model":
@@ -256,7 +256,7 @@ class _Bridge:
     def close(self) -> None:
         """End the runner, at the latest after the current round."""
         if not self._over:
-            self._thread.join(1.0)  # the runner ends by itself as soon as no more slots are to come
+            self._thread.join(1.0)  # the runner ends by itself after the last slot
             if self._thread.is_alive():
                 self._stop.set()
         self._turn.set()
@@ -274,17 +274,17 @@ class _Bridge:
         elif news == "error":
             self._over, self._error = True, value
 
-    # The runner's side: its transport, and its evaluation, by which it shows every new model.
+    # The runner's side: its transport, and its evaluation, which shows every new model.
 
     def online(self) -> Mapping[str, Site]:
-        """Return who is online, once Flower's loop is ready for the next round."""
+        """Return the clients that are online, once Flower's loop is ready for the next round."""
         self._turn.wait()
         if self._stop.is_set():
-            raise RunStopped("Flower's loop has ended before the plan. The same script goes on with the run.")
+            raise RunStopped("Flower's loop ended before the plan. Run the same script again to resume.")
         return self._transport.online()
 
     def train(self, work: Mapping[str, Work], until: datetime) -> Iterator[Reply]:
-        """Let Flower's loop send the messages; the replies are those it got."""
+        """Let Flower's loop send the messages, and yield the replies that it got."""
         self._turn.wait()
         self._turn.clear()
         messages = self._transport.messages(work, until)
@@ -292,7 +292,7 @@ class _Bridge:
         yield from self._read(self._replies.get(), messages)
 
     def _read(self, replies: list[Message], sent: dict[str, Message | None] | None = None) -> Iterator[Reply]:
-        """Yield every client once: its reply, or that it gave none."""
+        """Yield one reply for every client, also for those that did not answer."""
         asked = self._sent if sent is None else sent
         by_message = {message.metadata.message_id: client for client, message in asked.items() if message is not None}
         waiting = set(asked)
@@ -305,4 +305,4 @@ class _Bridge:
             if asked[client] is None:
                 yield Reply(client=client, outcome="lost", error=f"{client!r} is not online.")
             else:
-                yield Reply(client=client, outcome="late", error=f"{client!r} had not answered in time.")
+                yield Reply(client=client, outcome="late", error=f"{client!r} did not reply in time.")

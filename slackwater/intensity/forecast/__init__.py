@@ -1,4 +1,4 @@
-"""Forecasters of the intensity, which use only the past, and back-tests of planning on them."""
+"""Forecasters of carbon intensity that use only the past, and back-tests of planning with them."""
 
 from slackwater.intensity.forecast.archive import ForecastArchive, read_archive
 from slackwater.intensity.forecast.base import Forecast, Forecaster, Persistence, SameHourMean

@@ -1,7 +1,7 @@
-"""Forecasts that a provider issued, from files: an archive that shows at any time only what had been issued by then.
+"""An archive of forecasts that a provider issued. At any time it shows only those issued by then.
 
-The files have the columns `issued_at_utc,valid_at_utc,forecast_g_per_kwh,actual_g_per_kwh`, hourly, one zone a file that
-is named `<ZONE>_<provider>_forecast.csv`.
+The files are hourly, with the columns `issued_at_utc,valid_at_utc,forecast_g_per_kwh,actual_g_per_kwh`. Each file holds
+one zone and is named `<ZONE>_<provider>_forecast.csv`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ logger = logging.getLogger(__name__)
 
 COLUMNS = ("issued_at_utc", "valid_at_utc", "forecast_g_per_kwh", "actual_g_per_kwh")
 _MOST_VALUES = 50_000_000
-"""Of a file, in memory; a forecast of four days every hour for ten years has 8 million."""
+"""Most values of one file; hourly four-day forecasts over ten years have 8 million."""
 _LOOKED_AT = 60
-"""Issues whose errors give the interval."""
+"""Number of issues whose errors give the interval."""
 _HOUR = timedelta(hours=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -45,7 +45,7 @@ class Issues:
     first: NDArray[np.int64]
     """[issue], the first hour that is forecast, as hours since 1970."""
     values: Floats
-    """[issue, hour], kg CO2e/kWh from `first` on; NaN where there is no forecast."""
+    """[issue, hour], kg CO2e/kWh from `first` on; NaN without a forecast."""
 
     def by(self, hour: float) -> Issues:
         """Return those issued by a time (hours since 1970), that moment included."""
@@ -56,11 +56,11 @@ class Issues:
         return self._part(self.first + self.values.shape[1] > hour)
 
     def earlier(self, hours: float) -> Issues:
-        """Return the same as if they had been issued so many hours earlier."""
+        """Return the same as if they had been issued some hours earlier."""
         return replace(self, issued=self.issued - hours)
 
     def last(self, count: int) -> Issues:
-        """Return the newest so many."""
+        """Return the newest ones."""
         return self._part(slice(-count, None))
 
     def _part(self, kept: slice | NDArray[np.bool_]) -> Issues:
@@ -70,7 +70,7 @@ class Issues:
         return len(self.issued)
 
     def at(self, hour: int, slots: int) -> Floats:
-        """Return the newest issue's values [slot] from `hour` on, NaN where it has none."""
+        """Return the newest issue's values [slot] from `hour` on; NaN without a value."""
         found = np.full(slots, np.nan)
         if len(self):
             offset = hour - int(self.first[-1])
@@ -93,7 +93,7 @@ def hours_since_1970(moment: datetime) -> float:
 
 
 class ForecastArchive:
-    """Hold what a provider forecast, by zone. As a forecaster it repeats the newest issue as it is.
+    """Hold a provider's forecasts, by zone. As a forecaster it returns the newest issue unchanged.
 
     Beyond the provider's horizon it continues with the same-hour mean of the last week; `Blend` does both better.
     """
@@ -106,7 +106,7 @@ class ForecastArchive:
         self.issues = dict(issues)
         self._sources = dict(sources or {})
         self.actuals = dict(actuals or {})
-        """By zone: what came, gaps filled."""
+        """By zone: the actuals, with gaps filled."""
         self.missing = dict(missing or {})
         """By zone: which hours of the actuals were gaps."""
         self.name, self.factor, self.coverage = name, factor, coverage
@@ -117,13 +117,13 @@ class ForecastArchive:
         return tuple(self.issues)
 
     def source(self, zone: str) -> str:
-        """Return who forecast a zone."""
+        """Return the provider that forecast a zone."""
         return self._sources.get(zone, self.name)
 
     def of(self, zone: str) -> Issues:
         """Return the issues of a zone."""
         if zone not in self.issues:
-            raise DataError(f"There are no forecasts for zone {zone!r}; there are for {', '.join(self.issues)}.")
+            raise DataError(f"There are no forecasts for zone {zone!r}. Known: {', '.join(self.issues)}.")
         return self.issues[zone]
 
     def to_dict(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class ForecastArchive:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ForecastArchive:
-        """Return the archive of a dict of `to_dict`."""
+        """Return the archive from `to_dict`'s dict."""
         issues = {
             zone: Issues(
                 issued=np.array(one["issued_h"], dtype=np.float64),
@@ -190,7 +190,9 @@ class ForecastArchive:
 def check_hourly(history: Traces) -> None:
     """Raise ScenarioError if a history is not hourly."""
     if history.slot_minutes != 60:
-        raise ScenarioError(f"A forecast archive is hourly, the history has slots of {history.slot_minutes} minutes.")
+        raise ScenarioError(
+            f"A forecast archive is hourly, but the history has slots of {history.slot_minutes} minutes."
+        )
 
 
 def forecast_files(source: str | Path) -> dict[str, Path]:
@@ -211,9 +213,7 @@ def read_archive(
     files = forecast_files(source)
     for zone in zones or ():
         if zone not in files:
-            raise ScenarioError(
-                f"There is no forecast file for zone {zone!r} in {source}. There are {', '.join(files)}."
-            )
+            raise ScenarioError(f"There is no forecast file for zone {zone!r} in {source}. Known: {', '.join(files)}.")
     issues, actuals, missing = {}, {}, {}
     for zone in zones or files:
         issues[zone], actuals[zone], missing[zone] = _read(files[zone], zone, factor)
@@ -227,7 +227,7 @@ def _zone(path: Path) -> str:
 
 
 def _provider(files: Sequence[Path]) -> str:
-    """The provider in the names of the files, where they agree on one."""
+    """Return the provider in the files' names, if they agree on one."""
     names = {path.stem.removesuffix("_forecast").partition("_")[2] for path in files}
     return (names.pop() if len(names) == 1 else "") or "provider"
 
@@ -252,11 +252,11 @@ def _read(path: Path, zone: str, factor: Factor) -> tuple[Issues, Traces, NDArra
         raise DataError(f"{path}: {error}") from None
     first = np.array([min(values) for _, values in issued])
     longest = max(max(values) - min(values) for _, values in issued) + 1
-    # A few lines with a year that is mistyped would fill the memory.
+    # A few lines with a mistyped year would fill the memory.
     if longest * len(issued) > _MOST_VALUES or max(actual) - min(actual) > _MOST_VALUES:
         raise DataError(
-            f"{path} reaches from {_day(min(actual))} to {_day(max(max(v) for _, v in issued))}, in forecasts of up "
-            f"to {longest:,} hours. Is a year mistyped?"
+            f"{path} covers {_day(min(actual))} to {_day(max(max(v) for _, v in issued))}, with forecasts of up to "
+            f"{longest:,} hours. Is a year mistyped?"
         )
     values = np.full((len(issued), longest), np.nan)
     for row_number, (_, one) in enumerate(issued):
@@ -295,10 +295,10 @@ def _day(hour: int) -> str:
 
 
 def _number(text: str) -> float:
-    """kg CO2e/kWh; NaN for an empty cell."""
+    """Return an intensity in kg CO2e/kWh; NaN for an empty cell."""
     value = float(text) / G_PER_KG if text.strip() else float("nan")
     if value < 0 or np.isinf(value):
-        raise ValueError(f"{text} is no intensity")
+        raise ValueError(f"{text} is not an intensity")
     return value
 
 
@@ -313,7 +313,7 @@ def _actuals(actual: Mapping[int, float], path: Path, zone: str, factor: Factor)
     moments = tuple(iso(_EPOCH + _HOUR * (start + int(i))) for i in np.flatnonzero(gaps))
     if moments:
         logger.info(
-            "%s: %d hours without an actual, from %s on; filled by straight lines.", path, len(moments), moments[0]
+            "%s: %d hours have no actual, the first at %s; they are interpolated.", path, len(moments), moments[0]
         )
     provenance = Provenance(zone=zone, source=str(path), filled_hours=moments)
     begin = _EPOCH + _HOUR * start

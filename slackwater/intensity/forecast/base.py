@@ -1,4 +1,4 @@
-"""A forecast: the expected intensity of every coming slot with an interval; and forecasts that need no model."""
+"""A forecast: the expected intensity of every coming slot with an interval; and model-free forecasts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Forecast:
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     coverage: float
-    """Probability with which a slot's actual is meant to lie between `low` and `high`."""
+    """Intended probability that a slot's actual lies between `low` and `high`."""
     factor: Factor
     source: str
-    """Who forecast, as reports repeat it."""
+    """The forecaster, as shown in reports."""
     slot_minutes: int = 60
     origins: tuple[tuple[Origin, ...], ...] = ()
-    """By zone: who forecast which hours, and when; empty where all are of `source`."""
+    """By zone: source and time of issue of its hours; empty if all are from `source`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "start", utc(self.start, "start"))
@@ -92,11 +92,11 @@ class Forecaster(Protocol):
 
 Floats = NDArray[np.float64]
 Predict = Callable[[Floats, int], Floats]
-"""From the past [zone, slot] to so many coming slots [zone, slot]."""
+"""From the past [zone, slot] to a number of coming slots [zone, slot]."""
 
 _MINUTES_PER_DAY = 1440
 ORIGINS = 21
-"""Past origins whose errors are looked at, one a day."""
+"""Number of past origins whose errors are used, one a day."""
 
 
 def past_errors(past: Floats, slots: int, day: int, least: int, predict: Predict) -> Floats:
@@ -150,13 +150,13 @@ def conformal(errors: Floats, coverage: float, days: float) -> tuple[Floats, Flo
 
 STATED_COVERAGE = 0.8
 _STATED = (0.23, 0.32, 0.36, 0.37)
-"""By day ahead, half the width of the stated interval as a share of the forecast; a day beyond the last is like the last."""
+"""By day ahead: half the width of the stated interval, as a share of the forecast. Later days use the last value."""
 
 
 def stated(mean: Floats, slot_minutes: int, first_slot: int = 0) -> tuple[Floats, Floats]:
-    """Return the stated default interval around a forecast [zone, slot] of whose errors nothing is known.
+    """Return the default interval around a forecast [zone, slot] whose errors are unknown.
 
-    `first_slot` is how many slots ahead the first one lies. docs/research/forecasts.md says how the widths were measured.
+    `first_slot` is the distance of the first slot, in slots. docs/research/forecasts.md says how the widths were measured.
     """
     days = (first_slot + np.arange(mean.shape[1])) * slot_minutes // _MINUTES_PER_DAY
     share = np.array(_STATED)[np.minimum(days, len(_STATED) - 1)]
@@ -184,7 +184,7 @@ def slots_per_day(history: Traces) -> int:
 def check_request(history: Traces, slots: int) -> None:
     """Raise an error if there is no history, or nothing to forecast."""
     if history.slots < 1:
-        raise DataError("There is no history to forecast from; give at least one slot of it, better four weeks.")
+        raise DataError("There is no history to forecast from. Give at least one slot, better four weeks.")
     if slots < 1:
         raise ScenarioError(f"slots is {slots}; forecast at least one.")
 
@@ -201,14 +201,14 @@ class SameHourMean:
         self._said = False
 
     def forecast(self, history: Traces, slots: int) -> Forecast:
-        """Return the same for every coming day; with less than a day of history, the mean of it."""
+        """Return the same profile for every coming day; with less than a day of history, its mean."""
         check_request(history, slots)
         day = slots_per_day(history)
         source = self.name
         if history.slots < day * self.days:
-            said = f"{history.slots} slots of history, {day * self.days} wanted"
-            if not self._said:  # once, not at every re-planning
-                logger.warning("The forecast %r has only %s; it takes the mean of those.", self.name, said)
+            said = f"{history.slots} of {day * self.days} slots of history"
+            if not self._said:  # once, not at every re-plan
+                logger.warning("The forecast %r has only %s; it uses the mean of those.", self.name, said)
             self._said = True
             source = f"{self.name} (short history: {said})"
 

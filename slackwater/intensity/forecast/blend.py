@@ -1,4 +1,4 @@
-"""A provider's forecast and our own as one: bias removed, weighed by past skill, joined where the provider ends."""
+"""A provider's forecast and our own as one: bias removed, weighted by past skill, joined where the provider's ends."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 PROVIDER_FEATURES = ("provider", "provider_shape", "provider_error")
-"""Deviations from the history's profile: of the provider's values, bias removed; of their shape over the next day alone;
-and by how much the provider missed the last hour."""
+"""Deviations from the history's profile: of the provider's values without bias, and of their shape over the next day.
+The last feature is the provider's error in the last hour."""
 
 _LEAST_DAYS = 2
-"""Days of past forecasts from which on their bias is known."""
+"""Days of past forecasts that are needed to estimate their bias."""
 _MOST_RATIO = 4.0
 
 
@@ -55,7 +55,7 @@ class Provided:
         self.first = issues.first - start
         self.values = issues.values
         self.quiet = quiet(past.values[row : row + 1], 24)[0]
-        """[hour]: no actual was 0 in the week before. A forecast of 0 then says that the provider had nothing to say."""
+        """[hour]: whether no actual was 0 in the week before. A forecast of 0 then means that the provider had no value."""
         self.days_ahead = -(-self.values.shape[1] // 24) if len(issues) else 1
         by_day = self._by_day_ahead(known + 24)
         actual = np.concatenate([self.actual, np.full(24, np.nan)])
@@ -67,9 +67,9 @@ class Provided:
         enough = days >= _LEAST_DAYS
         count = np.maximum(days, 1.0)
         self.mean_forecast = np.where(enough, _lagged_sum(np.where(both, by_day, 0.0)) / count, np.nan)
-        """[day ahead, hour]: mean of the last week's forecasts at the same hour, made so many days ahead."""
+        """[day ahead, hour]: mean of the last week's forecasts at the same hour, made that many days ahead."""
         self.mean_actual = np.where(enough, _lagged_sum(np.where(both, actual, 0.0)) / count, np.nan)
-        """The same of what came in those hours."""
+        """The same for the actuals of those hours."""
 
     def features(self, origins: Ints, leads: Ints) -> Floats:
         """Return [origin, lead, feature]; NaN where the provider's newest issue does not reach."""
@@ -79,14 +79,14 @@ class Provided:
         day = np.clip((age[:, None] + leads) // 24, 0, self.days_ahead - 1)
         hour = origins[:, None] + leads % 24
         usual, came = self.mean_forecast[day, hour], self.mean_actual[day, hour]
-        # The next day as a whole gives level and ratio.
+        # Level and ratio come from the next day as a whole.
         next_day = np.arange(24)
         ahead = _mean(self._value(origins, newest, age, next_day))
         whole_profile = self.past.profile(origins, next_day)[self.row].mean(axis=1, keepdims=True)
         day0 = np.clip((age[:, None] + next_day) // 24, 0, self.days_ahead - 1)
         known_forecast = _mean(self.mean_forecast[day0, origins[:, None] + next_day])
         known_actual = _mean(self.mean_actual[day0, origins[:, None] + next_day])
-        # Without past forecasts the bias is not known: the level is the history's, the provider gives the shape.
+        # Without past forecasts the bias is unknown: the history sets the level, the provider the shape.
         fresh = np.isnan(usual) | np.isnan(known_forecast)
         ratio = _ratio(np.where(np.isnan(known_actual), whole_profile, known_actual),
                        np.where(np.isnan(known_forecast), ahead, known_forecast))  # fmt: skip
@@ -121,7 +121,7 @@ class Provided:
         return found
 
     def _by_day_ahead(self, hours: int) -> Floats:
-        """Return [day ahead, hour]: the newest forecast of every hour that was made so many days before it."""
+        """Return [day ahead, hour]: the newest forecast of every hour, made that many days before it."""
         found = np.full((self.days_ahead, hours), np.nan)
         for first, values in zip(self.first, self.values, strict=True):
             for day in range(self.days_ahead):
@@ -141,7 +141,7 @@ def _lagged_sum(values: Floats) -> Floats:
 
 
 def _mean(values: Floats) -> Floats:
-    """Return [origin, 1]: the mean without NaN, NaN where there is nothing else."""
+    """Return [origin, 1]: the mean without NaN; NaN if all are NaN."""
     there = ~np.isnan(values)
     count = there.sum(axis=1, keepdims=True)
     total = np.where(there, values, 0.0).sum(axis=1, keepdims=True)
@@ -149,7 +149,7 @@ def _mean(values: Floats) -> Floats:
 
 
 def _ratio(actual: Floats, forecast: Floats) -> Floats:
-    """Return by how much to scale the provider's deviations; within bounds, and 1 where it is not known."""
+    """Return the scale of the provider's deviations, within bounds; 1 if unknown."""
     scale = np.ones_like(actual)
     sound = (forecast > 0.0) & (actual > 0.0)
     np.divide(actual, forecast, out=scale, where=sound)
@@ -165,9 +165,9 @@ _KEPT_FITS = 256
 
 
 class Blend:
-    """Blend the provider's forecasts in `archive`, as far as they were issued by the end of the history, with our own.
+    """Blend the provider's forecasts in `archive` that were issued by the end of the history with our own.
 
-    Actuals are known later than forecasts: what was issued in the `lag_hours` after the end of the history counts too.
+    Actuals are known later than forecasts, so forecasts issued up to `lag_hours` after the end of the history count too.
     """
 
     def __init__(self, archive: ForecastArchive | None = None, *, ridge: Ridge | None = None, train_days: int = 84,
@@ -202,7 +202,7 @@ class Blend:
         return Forecast.after(history, mean, low, high, coverage=ours.coverage, source=source, origins=origins)
 
     def _origins(self, history: Traces, row: int, blended: NDArray[np.bool_] | None, slots: int) -> tuple[Origin, ...]:
-        """Return who forecast which hour of a zone, and when."""
+        """Return source and time of issue of a zone's hours."""
         there = np.zeros(slots, dtype=bool) if blended is None else blended
         ours = (self.ridge.name, history.end)
         theirs = ours
@@ -274,7 +274,7 @@ class Blend:
         start = int(hours_since_1970(history.start))
         first, end = max(int(origins.min()) - own.REACH_DAYS * _DAY, 0), int(origins.max())
         past, leads = Past(values[:, first:end], _DAY), np.arange(slots)
-        # The bias is that of a week: older issues say nothing of it.
+        # The bias is that of one week; older issues do not matter.
         issues = self._issues(zone).by(start + end).since(start + int(origins.min()) - LEAST_DAYS * _DAY)
         provided = Provided(issues, past, 0, start + first)
         at = origins - first
@@ -343,7 +343,7 @@ def _to_hours(history: Traces) -> Traces:
 
 
 def _join(ours_inside: tuple[Floats, Floats, Floats], ours: tuple[Floats, Floats, Floats]) -> list[Floats]:
-    """Return the blend where there is one; elsewhere ours, moved so that there is no step at its ends."""
+    """Return the blend; outside of it our forecast, shifted so that there is no jump at its ends."""
     mean = ours_inside[0]
     there = np.isfinite(mean)
     at = np.arange(len(mean))
@@ -363,7 +363,7 @@ def pooled_weights() -> Floats:
 
 
 def fit_pooled(archive: ForecastArchive, share: float, slots: int = 96) -> Floats:
-    """Return weights [part, feature] pooled over the archive's zones, each counting alike, from the first `share` of its time."""
+    """Return weights [part, feature] pooled over the archive's zones with equal influence, from the first `share` of its time."""
     weights = np.zeros((len(EDGES_H), len(FEATURES)))
     parts: dict[int, list[tuple[Floats, Floats]]] = {}
     for zone in archive.zones:

@@ -1,4 +1,4 @@
-"""Forecasters by name, and those for back-tests: the truth, and the truth with errors as real forecasts have."""
+"""Forecasters by name, and two for back-tests: the truth, and the truth with realistic errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rows_of(truth: Traces, history: Traces, slots: int) -> NDArray[np.float64]:
     if truth.factor != history.factor or truth.slot_minutes != history.slot_minutes:
         raise DataError(
             f"The truth is {truth.factor} in slots of {truth.slot_minutes} minutes, the history {history.factor} in "
-            f"slots of {history.slot_minutes}; load both alike."
+            f"slots of {history.slot_minutes}; load both with the same settings."
         )
     return truth.window(history.end, slots).intensity[[truth.index(zone) for zone in history.zones]]
 
@@ -56,10 +56,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The size of the errors; a day beyond the last is like the last.
+    """The size of the errors; later days use the last value.
 
     The slopes are those of 13 regions in 2021, the rest is measured on ten regions of 2022 and 2023 (without FI, whose
-    forecasts sit at twice the actual); docs/research/forecasts.md says how close planning on it comes to planning on real forecasts.
+    forecasts are twice the actual); docs/research/forecasts.md compares planning with it and with real forecasts.
     """
 
     slope: tuple[float, ...] = (0.79, 0.58, 0.49, 0.42)
@@ -67,11 +67,11 @@ class Calibration:
     residual: tuple[float, ...] = (0.51, 0.61, 0.66, 0.69)
     """By day ahead: standard deviation of the residual, as a share of the actuals' standard deviation."""
     autocorrelation: float = 0.96
-    """Of the residual from one hour to the next."""
+    """Autocorrelation of the residual from one hour to the next."""
     shared: float = 0.8
     """Correlation of the residuals of two forecasts of the same hour that were issued a day apart."""
     mean_days: int = 28
-    """Days of history over which m and the actuals' standard deviation are taken."""
+    """Days of history for m and the actuals' standard deviation."""
 
 
 class ErrorModel:
@@ -84,11 +84,11 @@ class ErrorModel:
         coverage: float = 0.8,
     ) -> None:  # fmt: skip
         if issued_every_hours < 1:
-            raise ScenarioError(f"issued_every_hours is {issued_every_hours}; forecasts are issued every hour or more.")
+            raise ScenarioError(f"issued_every_hours is {issued_every_hours}; give at least 1.")
         self.truth, self.seed, self.coverage = truth, seed, coverage
         self.calibration, self.issued_every_hours = calibration or Calibration(), issued_every_hours
         self._newest, self._issued = -1, dict[tuple[str, int], Floats]()
-        # Along the truth's own slots, so that forecasts issued at different times err alike about the same slot.
+        # By the truth's slots, so that forecasts issued at different times have similar errors in the same slot.
         self._shared = np.array([self._walk(zone, 0, truth.slots) for zone in truth.zones])
 
     def forecast(self, history: Traces, slots: int) -> Forecast:
@@ -108,13 +108,13 @@ class ErrorModel:
         )
         issue = minutes // (60 * self.issued_every_hours)
         shared = self._shared[[self.truth.index(zone) for zone in history.zones], now : now + slots]
-        # Of the same length at every hour of an issue, so that it is drawn once.
+        # Of the same length for every hour of an issue, so that it is drawn once.
         longest = 60 * self.issued_every_hours // history.slot_minutes + slots
         own = np.array([self._issue(zone, issue, longest)[age : age + slots] for zone in history.zones])
         mix = self.calibration.shared
         residual = size * spread * (np.sqrt(mix) * shared + np.sqrt(1.0 - mix) * own)
         value = np.maximum(mean + slope * (actual - mean) + residual, 0.0)
-        # The error is the residual plus what the shrinkage took; a normal's quantile is good enough for a simulation.
+        # The error is the residual plus the shrinkage; a normal quantile is good enough for a simulation.
         reach = NormalDist().inv_cdf(0.5 + self.coverage / 2.0) * spread * np.sqrt(size**2 + (1.0 - slope) ** 2)
         source = f"{self.name} (simulated, seed {self.seed})"
         low, high = np.maximum(value - reach, 0.0), value + reach
@@ -154,13 +154,13 @@ _OWN: dict[str, Factory] = {
 }
 FORECASTERS = Registry("forecaster", "slackwater.forecasters", _OWN)
 NEED_TRUTH = ("oracle", "error-model")
-"""Those that are given the future (`truth=`), for back-tests only."""
+"""Forecasters that get the future (`truth=`), for back-tests only."""
 NEED_ARCHIVE = ("blend",)
-"""Those that work on a provider's forecasts (`archive=`)."""
+"""Forecasters that use a provider's forecasts (`archive=`)."""
 
 
 def register_forecaster(name: str, factory: Factory) -> None:
-    """Make a forecaster known by name; a package does so with an entry point in the group `slackwater.forecasters`.
+    """Register a forecaster. Packages use an entry point in the group `slackwater.forecasters` instead.
 
     Args:
         name: New name, as options and settings use it.
@@ -183,4 +183,4 @@ def forecaster(name: str, **options: Any) -> Forecaster:
     try:
         return factory(**options)
     except TypeError as error:
-        raise ScenarioError(f"The forecaster {wanted!r} cannot be made like this: {error}.") from None
+        raise ScenarioError(f"The forecaster {wanted!r} does not accept these options: {error}.") from None

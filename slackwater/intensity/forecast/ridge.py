@@ -32,15 +32,15 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 DAYS = 7
-"""Days that a profile is the mean of, and that a history must have at least."""
+"""Days in a profile, and shortest history, in days."""
 REACH_DAYS = 28
 """Days that the features look back."""
 FEATURES = ("last", "last6h", "last24h", "yesterday", "hour_of_week", "last_week", "month")
-"""Each a deviation from the profile: of the last slot, the last six and 24 hours, the same hour of the last 24 h, the mean
+"""Deviations from the profile: of the last slot, the last six and 24 hours, the same hour of the last 24 h, the mean
 at this hour of the last four weeks, the same hour a week before, and the mean at this hour of the last four weeks' days."""
 
 EDGES_H = (0, 1, 2, 3, 5, 8, 12, 18, 24, 36, 48, 72, 96, 168)
-"""Hours ahead at which the weight of the features changes; the last part has no end."""
+"""Hours ahead at which the weights change; the last part has no end."""
 
 
 def lead_parts(slots: int, day: int) -> list[tuple[int, int, int]]:
@@ -77,7 +77,7 @@ class Past:
         same_of_week = origins[:, None] + leads % (DAYS * day)
         profile = usual[:, same_hour]
         back = np.arange(1, day + 1)
-        # The profile as known at the origin, also for the hours just past: index + day, not the index itself.
+        # The profile as known at the origin, also for the last hours: index + day, not index.
         deviation = values[:, origins[:, None] - back] - usual[:, origins[:, None] + day - back]
         found = np.empty((*profile.shape, len(FEATURES)))
         found[..., 0] = deviation[:, :, :1]
@@ -91,7 +91,7 @@ class Past:
 
 
 def without_glitches(values: Floats, day: int) -> Floats:
-    """Return the values with every 0 after a week without any, a failure of the feed, replaced by the value before."""
+    """Return the values without feed failures: a 0 after a week without zeros is replaced by the value before."""
     zero = values == 0.0
     if not zero.any():
         return values
@@ -128,13 +128,13 @@ BLOCKS = 4
 
 
 class FitCache(Generic[T]):
-    """Keep the newest fits by what they were fitted on, so that the re-plans of a week share one."""
+    """Cache the newest fits by their training data, so that the re-plans of a week share one."""
 
     def __init__(self, most: int) -> None:
         self._most, self._kept = most, OrderedDict[bytes, T]()
 
     def get(self, values: Floats, label: str, make: Callable[[], T]) -> T:
-        """Return the fit on these values and label; make it if it is not kept."""
+        """Return the fit on these values and label; make it if it is not cached."""
         key = hashlib.blake2b(np.ascontiguousarray(values).tobytes() + label.encode()).digest()
         if key not in self._kept:
             self._kept[key] = make()
@@ -148,7 +148,7 @@ def read_weights(file: str, features: Sequence[str]) -> Floats:
     text = files("slackwater.intensity.forecast").joinpath(file).read_text(encoding="utf-8")
     rows = list(csv.DictReader(text.splitlines()))
     if [int(row["from_hour"]) for row in rows] != list(EDGES_H):
-        raise DataError(f"{file} does not have the leads of the features; fit it anew.")
+        raise DataError(f"{file} does not match the leads of this version. Fit it again.")
     return np.array([[float(row[name]) for name in features] for row in rows])
 
 
@@ -162,7 +162,7 @@ class Fit:
     """[zone, row], actual minus a forecast whose weights were fitted without the row's block of days."""
 
     days: float
-    """From how many days the rows are."""
+    """Number of days that the rows come from."""
 
     def reach(self, coverage: float) -> tuple[Floats, Floats]:
         """Return what to add for the lower and the upper bound, each [zone]."""
@@ -173,12 +173,12 @@ class Fit:
 def fit(features: Floats, target: Floats, prior: Floats, *, strength: float, days: float) -> Fit:
     """Fit weights to features [zone, row, feature] and target [zone, row], the rows in the order of time.
 
-    After `strength` days the data counts as much as the prior. Days, not rows, measure what is known: neighbouring rows
-    are nearly the same.
+    After `strength` days the data counts as much as the prior. Days count, not rows, since neighbouring rows are nearly
+    the same.
     """
     zones, rows = target.shape
     spread = target.std(axis=1)
-    spread[spread == 0.0] = 1.0  # a constant zone: all deviations are 0, whatever they are divided by
+    spread[spread == 0.0] = 1.0  # a constant zone: all deviations are 0
     scaled, aim = features / spread[:, None, None], target / spread[:, None]
     cuts = np.linspace(0, rows, BLOCKS + 1).astype(np.int64)
     blocks = [slice(first, end) for first, end in itertools.pairwise(cuts)]
@@ -196,7 +196,7 @@ def fit(features: Floats, target: Floats, prior: Floats, *, strength: float, day
 
 
 def pooled(features: Floats, target: Floats, little: float = 1e-3) -> Floats:
-    """Return one set of weights [feature] for all zones, each counting alike, whatever its spread."""
+    """Return one set of weights [feature] for all zones, all with the same influence, whatever their spread."""
     spread = target.std(axis=1)
     spread[spread == 0.0] = 1.0
     scaled, aim = features / spread[:, None, None], target / spread[:, None]
@@ -221,23 +221,23 @@ _KEPT_FITS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trained:
-    """Weights and errors of all leads, fitted on what was known at one time."""
+    """Weights and errors of all leads, fitted on the data known at one time."""
 
     weights: Floats
     """[part, zone, feature]"""
     low: Floats
-    """[part, zone], what to add for the lower bound, never positive; NaN where too little is known."""
+    """[part, zone], what to add for the lower bound, never positive; NaN with too little data."""
     high: Floats
 
 
 class Ridge:
-    """Learn from the last `train_days` days of history; weights are renewed once a week."""
+    """Learn from the last `train_days` days of history; weights are refitted once a week."""
 
     name = "ridge"
 
     def __init__(self, *, train_days: int = 56, strength: float = 80.0, coverage: float = COVERAGE) -> None:
         if train_days < 1:
-            raise ScenarioError(f"train_days is {train_days}; learn from at least a day.")
+            raise ScenarioError(f"train_days is {train_days}; give at least 1.")
         if not strength > 0:
             raise ScenarioError(f"strength is {strength}; give a positive number of days.")
         self.train_days = train_days
@@ -248,16 +248,16 @@ class Ridge:
         self._said = False
 
     def forecast(self, history: Traces, slots: int) -> Forecast:
-        """Return a forecast; below eight days of history it is the same-hour mean, and says so."""
+        """Return a forecast; with less than eight days of history, the same-hour mean with a warning."""
         check_request(history, slots)
         day = slots_per_day(history)
         if history.slots < LEAST_DAYS * day:
-            have = f"{history.slots / day:.1f} days of history, {LEAST_DAYS} needed"
-            if not self._said:  # once, not at every re-planning
-                logger.warning("The forecast %r has only %s; it takes the same-hour mean instead.", self.name, have)
+            have = f"{history.slots / day:.1f} of {LEAST_DAYS} days of history"
+            if not self._said:  # once, not at every re-plan
+                logger.warning("The forecast %r has only %s; it uses the same-hour mean instead.", self.name, have)
             self._said = self._fallback._said = True
             made = self._fallback.forecast(history, slots)
-            return replace(made, source=f"{self.name} (same-hour mean, as there are only {have})")
+            return replace(made, source=f"{self.name} (same-hour mean, since only {have})")
         values = without_glitches(history.intensity, day)
         begin, end = training_part(history, history.slots, self.train_days)
         trained = self._trained(values[:, begin:end], day, slots)
@@ -319,7 +319,7 @@ class Ridge:
                 weights[part] = found.weights
                 previous = np.array(found.reach(self.coverage))
             else:
-                previous = 1.1 * previous  # not seen yet: a little wider than what is seen of shorter leads
+                previous = 1.1 * previous  # unknown: a little wider than at shorter leads
             low[part], high[part] = previous
         return Trained(weights=weights, low=low, high=high)
 
@@ -328,7 +328,7 @@ def training_part(history: Traces, origin: int, train_days: int) -> tuple[int, i
     """Return the first and end slot to learn from; forecasts of the same week, or day, share one fit.
 
     It ends at the last midnight; once there are four weeks of history, at the last midnight to Thursday (1970 began on
-    one). It begins as early as the features of its first origin need.
+    one). It starts as early as the features of its first origin need.
     """
     day = slots_per_day(history)
     since_1970 = int(history.start.timestamp()) // 60 // history.slot_minutes + origin
@@ -349,7 +349,7 @@ def pooled_weights() -> Floats:
 
 
 def fit_pooled(traces: Traces, *, slots: int = 240, every: int = 37) -> Floats:
-    """Return the weights [part, feature] pooled over all zones of the traces, each counting alike."""
+    """Return the weights [part, feature] pooled over all zones of the traces, with equal influence."""
     day = slots_per_day(traces)
     past = Past(traces.intensity, day)
     found = np.zeros((len(EDGES_H), len(FEATURES)))

@@ -1,8 +1,8 @@
-"""How good a forecast is for planning: the share of the oracle's savings that planning on it captures.
+"""How good a forecast is for planning: the share of the oracle's savings that it captures.
 
 The task is that of a single site: run in `take` of the coming `window` hours, planned once, every day or every hour. Each
-re-plan chooses the remaining hours by the forecast of its moment. Savings are relative to the mean of the window, which
-is what starting at a random time would emit.
+re-plan chooses the remaining hours by the forecast at that time. Savings are relative to the mean of the window, which is
+the expected emission of a random start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WARM_UP_DAYS = 28
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BackTest:
-    """What came out, by zone. Shares, not per cent; NaN where a figure is not defined."""
+    """Results by zone, as shares from 0 to 1; NaN if undefined."""
 
     zones: tuple[str, ...]
     method: str
@@ -37,16 +37,16 @@ class BackTest:
     take: int
     """Slots to run in it."""
     mape: Floats
-    """[zone, day ahead]: mean absolute error as a share of the actual; slots with an actual of 0 are left out."""
+    """[zone, day ahead]: mean absolute error as a share of the actual; slots with an actual of 0 are skipped."""
     coverage: Floats
-    """[zone, day ahead]: how often the actual lay inside the interval."""
+    """[zone, day ahead]: share of actuals inside the interval."""
     oracle: Floats
-    """[zone]: what knowing the future saves, mean over the windows."""
+    """[zone]: savings of perfect foresight, mean over the windows."""
     saved: dict[str, Floats]
-    """By way of re-planning, [zone]: what planning on the forecast saves."""
+    """By re-planning interval, [zone]: savings of planning with the forecast."""
 
     def share(self, replanning: str) -> Floats:
-        """Return savings [zone] as a share of the oracle's; NaN in a zone without any to make."""
+        """Return savings [zone] as a share of the oracle's; NaN in a zone without any."""
         share = np.full(len(self.zones), np.nan)
         np.divide(self.saved[replanning], self.oracle, out=share, where=self.oracle > 1e-9)
         return share
@@ -72,13 +72,13 @@ class BackTest:
 
 
 def window_starts(truth: Traces, *, window: int = 96, every: int = 24, warm_up: int | None = None) -> list[int]:
-    """Return the slots at which a window can start: after the warm-up, one every so many slots."""
+    """Return the slots at which a window can start, at a fixed distance after the warm-up."""
     day = slots_per_day(truth)
     first = WARM_UP_DAYS * day if warm_up is None else warm_up
     starts = list(range(first, truth.slots - window + 1, every))
     if not starts:
         raise DataError(
-            f"{truth.slots} slots are too few to test on: {first} of history and a window of {window} are needed."
+            f"{truth.slots} slots are too few for a test: it needs {first} of history and a window of {window}."
         )
     return starts
 
@@ -87,11 +87,11 @@ def backtest(
     forecaster: Forecaster, truth: Traces, starts: Sequence[int], *, window: int = 96, take: int = 24,
     replanning: Sequence[str] = REPLANNING, progress: Callable[[int], None] = lambda done: None,
 ) -> BackTest:  # fmt: skip
-    """Plan and re-plan every window on the forecasts of its time; all zones have the same windows."""
+    """Plan and re-plan every window with the forecasts of its time; all zones have the same windows."""
     if not 0 < take <= window:
         raise ScenarioError(f"take is {take}; choose between 1 and {window} of the {window} slots.")
     if unknown := [name for name in replanning if name not in REPLANNING]:
-        raise ScenarioError(f"There is no re-planning {unknown[0]!r}; there are {', '.join(REPLANNING)}.")
+        raise ScenarioError(f"There is no re-planning {unknown[0]!r}. Known: {', '.join(REPLANNING)}.")
     day = slots_per_day(truth)
     steps = {"one-shot": window, "daily": day, "hourly": max(day // 24, 1)}
     known: dict[int, Floats] = {}
@@ -137,7 +137,7 @@ def _means(forecaster: Forecaster, truth: Traces, origins: Sequence[int], window
 
 
 def run(ahead: Callable[[int], Floats], zones: int, window: int, take: int, every: int) -> NDArray[np.bool_]:
-    """Return [zone, slot], where each zone runs: re-planned every so many slots on `ahead(slot)`."""
+    """Return [zone, slot], where each zone runs, re-planned at a fixed interval with `ahead(slot)`."""
     ran = np.zeros((zones, window), dtype=np.bool_)
     for at in range(0, window, every):
         left = take - ran.sum(axis=1)
@@ -156,7 +156,7 @@ def cheapest(values: Floats, count: int | NDArray[np.int64]) -> NDArray[np.bool_
 
 
 def _saving(actual: Floats, ran: NDArray[np.bool_]) -> Floats:
-    """Return by which share [zone] the slots that ran are below the mean of all; NaN where nothing is emitted."""
+    """Return by which share [zone] the chosen slots are below the mean of all; NaN if nothing is emitted."""
     mean = actual.mean(axis=1)
     share = np.full(len(actual), np.nan)
     np.divide((actual * ran).sum(axis=1) / ran.sum(axis=1), mean, out=share, where=mean > 0.0)
@@ -170,12 +170,12 @@ def _relative_error(forecast: Floats, actual: Floats) -> Floats:
 
 
 def _by_day(values: Floats, day: int) -> Floats:
-    """Return [zone, day]: the mean over each day of what is defined."""
+    """Return [zone, day]: the mean over each day without NaN."""
     return np.array([_mean(list(values[:, first : first + day].T)) for first in range(0, values.shape[1], day)]).T
 
 
 def _mean(parts: list[Floats]) -> Floats:
-    """Return the mean over the parts without NaN; NaN where there is nothing else."""
+    """Return the mean over the parts without NaN; NaN if all are NaN."""
     stacked = np.array(parts)
     there = ~np.isnan(stacked)
     count = there.sum(axis=0)

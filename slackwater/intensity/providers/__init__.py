@@ -1,4 +1,4 @@
-"""Carbon intensity from its providers, through a cache on disk; every value has its origin."""
+"""Carbon intensity from providers, through a cache on disk; every value records its origin."""
 
 from slackwater.intensity.providers.base import Context, Provider, Source
 from slackwater.intensity.providers.cache import Cache

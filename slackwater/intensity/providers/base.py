@@ -1,4 +1,4 @@
-"""The base of all providers: callers use `fetch`, and a new provider only writes `read`."""
+"""The base of all providers: callers use `fetch`, and a new provider only implements `read`."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from slackwater.units import ceil_hour, floor_hour, iso, utc
 
 LOOPBACK_VARIABLE = "SLACKWATER_LOOPBACK_HTTP"
 REST = timedelta(minutes=1)
-"""A provider that failed as a whole is left alone for so long."""
+"""Pause after a failure of the whole provider."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a provider is made with."""
+    """The settings of a provider."""
 
     factor: Factor = "lifecycle"
-    """What is asked for. A provider without it gives its own, and every reading says so."""
+    """The wanted emission factor. A provider without it returns its own, and every reading says so."""
     option: str = ""
-    """What follows the colon of a name like `files:data/ci`."""
+    """The part after the colon of a name like `files:data/ci`."""
     client: Client = field(default_factory=Client)
     keys: Keys = field(default_factory=Keys)
     folder: Path = field(default_factory=Path)
-    """Relative paths start here."""
+    """Base of relative paths."""
     addresses: Mapping[str, str] = field(default_factory=dict)
-    """By provider: another address than its usual one, as for a mirror or a test."""
+    """By provider: an address that replaces the default, for a mirror or a test."""
 
     @classmethod
     def usual(
         cls, *, factor: Factor = "lifecycle", folder: Path | None = None, max_requests: int | None = None
     ) -> Context:
-        """Return a context from the environment: SLACKWATER_URL_<PROVIDER> gives another address."""
+        """Return a context from the environment: SLACKWATER_URL_<PROVIDER> replaces an address."""
         client = Client(loopback_http=os.environ.get(LOOPBACK_VARIABLE, "0") not in ("", "0"))
-        if max_requests is not None:  # the user fetches months, and waits for them
+        if max_requests is not None:  # the user fetches months of data, and waits
             client.max_requests, client.max_seconds = max_requests, math.inf
         start = "SLACKWATER_URL_"
         addresses = {name[len(start) :].lower(): url for name, url in os.environ.items() if name.startswith(start)}
@@ -54,7 +54,7 @@ class Context:
 
 
 class Source(Protocol):
-    """Anything that can be asked: a provider, a provider behind a cache, or several in a row."""
+    """Anything that can be asked: a provider, a provider behind a cache, or several by priority."""
 
     def fetch(self, zones: Sequence[str], start: datetime, end: datetime, kind: Asked) -> Answer:
         """Return the readings of zones over [start, end), which is widened to full hours."""
@@ -62,7 +62,7 @@ class Source(Protocol):
 
 
 class Provider(ABC):
-    """Base of the providers. Set the class variables and write `read`; add `covers` unless every zone may be asked."""
+    """Base of the providers. Set the class variables and implement `read`; add `covers` unless every zone may be asked."""
 
     name: ClassVar[str]
     factors: ClassVar[tuple[Factor, ...]] = ("lifecycle", "direct")
@@ -113,9 +113,9 @@ class Provider(ABC):
             raise
         except ProviderError as trouble:
             error = trouble
-            # From now on, not from the start of the request, which may have taken minutes.
+            # From now, not from the start of the request, which may have taken minutes.
             self._down = (self.client.now() + REST, trouble) if trouble.whole else None
-        except Exception as surprise:  # whatever an answer can provoke must not end a run
+        except Exception as surprise:  # no error in an answer may end a run
             error = bad_shape(self.source, zone, surprise)
         if error is not None:
             error.args = (self.client.clean(str(error)), *error.args[1:])
@@ -123,32 +123,32 @@ class Provider(ABC):
         gap = self.client.clock_gap
         if gap:
             notes += (f"{self.source}: its clock is {_length(abs(gap))} {'ahead of' if gap > timedelta(0) else 'behind'} "
-                      "this machine's. Set the clock; until then, what is past and what is to come may be mixed up.",)  # fmt: skip
+                      "this machine's. Set this clock; until then, past and future values may be confused.",)  # fmt: skip
         return Answer(readings=intake.readings, notes=notes, failures={zone: error} if error else {})
 
     def _check_offer(self, zone: str, kind: Asked) -> None:
         if kind not in self.kinds:
             kinds = " and ".join(self.kinds)
-            raise NotOfferedError(f"{self.name} has no {kind} values of intensity, only {kinds} ones.")
+            raise NotOfferedError(f"{self.name} has no {kind} intensity, only {kinds}.")
         if not self.covers(zone):
             raise NotOfferedError(f"{self.name} does not have the zone {zone}.")
 
     def address(self, usual: str) -> str:
-        """Return where to ask."""
+        """Return the address to ask."""
         return self.context.addresses.get(self.name, usual).rstrip("/")
 
     def key(self) -> str:
-        """Return the provider's key, which from now on is hidden in every text."""
+        """Return the provider's key, and hide it in every text from now on."""
         return self.client.hide(self.context.keys.get(self.name))
 
 
 def bad_shape(source: str, zone: str, surprise: Exception) -> ProviderError:
-    """Return the error of an answer that is not of the documented form."""
+    """Return the error for an answer in an undocumented form."""
     # Type and place only: the text of such an error may hold a piece of the answer.
     place = traceback.extract_tb(surprise.__traceback__)[-1]
     return BadAnswerError(
-        f"The answer of {source} for {zone} is not of the documented form ({type(surprise).__name__} in "
-        f"{Path(place.filename).name}, line {place.lineno}). Has the API changed? Another provider may do meanwhile."
+        f"The answer of {source} for {zone} does not have the documented form ({type(surprise).__name__} in "
+        f"{Path(place.filename).name}, line {place.lineno}). Has the API changed? Use another provider until this is fixed."
     )
 
 

@@ -1,4 +1,4 @@
-"""Readings on disk, in one SQLite file that several processes may use at once, and what it holds."""
+"""The cache of readings: one SQLite file that several processes may use at once, and a summary of it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from slackwater.units import floor_hour
 
 T = TypeVar("T")
 FORMAT = 2
-"""1: without the forecasts as they were issued."""
+"""1: without issued forecasts."""
 FILE = "intensity.sqlite"
 _BUSY_S = 60.0
-"""How long a process waits for another one's write; each takes milliseconds."""
+"""Longest wait for the write of another process; each takes milliseconds."""
 _LONGEST_MINUTES = 60
 _AT = "source = ? AND zone = ? AND factor = ? AND asked = ?"
 _SCHEMA = """
@@ -42,16 +42,16 @@ CREATE TABLE IF NOT EXISTS reading(
     issued_at INTEGER,            -- the same, of a forecast
     PRIMARY KEY (source, zone, factor, asked, start)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS request(  -- the last that was answered, so that what is not there is not asked for again at once
+CREATE TABLE IF NOT EXISTS request(  -- the last answered one, so that missing values are not asked for again at once
     source TEXT NOT NULL, zone TEXT NOT NULL, factor TEXT NOT NULL, asked TEXT NOT NULL,
     start INTEGER NOT NULL, stop INTEGER NOT NULL, answered_at INTEGER NOT NULL,
     PRIMARY KEY (source, zone, factor, asked)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS issue(  -- forecasts as they were issued
+CREATE TABLE IF NOT EXISTS issue(  -- issued forecasts
     source TEXT NOT NULL, zone TEXT NOT NULL, factor TEXT NOT NULL,
-    issued_at INTEGER NOT NULL,   -- seconds since 1970 UTC; when it was fetched, where the provider does not say
+    issued_at INTEGER NOT NULL,   -- seconds since 1970 UTC; the time of fetching if the provider does not say
     start INTEGER NOT NULL,       -- minutes since 1970 UTC, a full hour
-    kg_per_kwh BLOB NOT NULL,     -- little-endian float32, one an hour from `start` on; NaN where there is none
+    kg_per_kwh BLOB NOT NULL,     -- little-endian float32, hourly from `start`; NaN if missing
     PRIMARY KEY (source, zone, factor, issued_at)
 ) WITHOUT ROWID;
 """
@@ -91,11 +91,11 @@ class Issue:
     start: datetime
     """A full hour."""
     kg_per_kwh: NDArray[np.float64]
-    """[hour] from `start` on; NaN where nothing was forecast."""
+    """[hour] from `start` on; NaN without a forecast."""
 
 
 def issue_of(readings: Sequence[Reading]) -> Issue | None:
-    """Return the forecast readings of one zone and source as one issue, hourly; None where there are none."""
+    """Return the forecast readings of one zone and source as one issue, hourly; None if there are none."""
     forecast = [reading for reading in readings if reading.kind == "forecast" and not reading.stale]
     if not forecast:
         return None
@@ -121,7 +121,7 @@ def cache_folder() -> Path:
         return Path(named).expanduser()
     found = user_cache_path("slackwater", appauthor=False)
     if not found.is_absolute():
-        raise CacheError("There is no home folder to keep fetched data in. Name a folder in SLACKWATER_CACHE.")
+        raise CacheError("There is no home folder for fetched data. Name a folder in SLACKWATER_CACHE.")
     return found
 
 
@@ -145,7 +145,9 @@ class Cache:
             for reading in readings:
                 first, minutes = minute_of(reading.start), reading.minutes
                 if first % minutes:
-                    raise CacheError(f"A reading of {place.zone} starts off the full steps of UTC; it is not kept.")
+                    raise CacheError(
+                        f"A reading of {place.zone} does not start at a full step of UTC; it is not cached."
+                    )
                 connection.execute(
                     f"DELETE FROM reading WHERE {_AT} AND start > ? AND start < ? AND start + minutes > ?",
                     (*place.key, first - 60, first + minutes, first),
@@ -187,12 +189,12 @@ class Cache:
         return next(iter(self._select(_request, f"SELECT * FROM request WHERE {_AT}", place.key)), None)
 
     def _select(self, make: Callable[[Any], T], query: str, values: Sequence[object]) -> list[T]:
-        """Return what `make` makes of the rows of a query."""
+        """Return the rows of a query, each converted by `make`."""
         with self._open() as connection:
             rows = connection.execute(query, values).fetchall()
         try:
             return [make(row) for row in rows]
-        except (TypeError, ValueError, OverflowError, OSError) as error:  # a cell holds what was never written there
+        except (TypeError, ValueError, OverflowError, OSError) as error:  # a cell has an impossible value
             raise self._damaged(error) from None
 
     def _damaged(self, why: Exception) -> _DamagedError:
@@ -220,7 +222,7 @@ class Cache:
                         "DELETE FROM issue WHERE (?1 IS NULL OR zone = ?1) AND (?2 IS NULL OR issued_at < 60 * ?2)",
                         (zone, end),
                     )
-                with suppress(sqlite3.OperationalError):  # another process is reading: the space is used again later
+                with suppress(sqlite3.OperationalError):  # another process is reading; the space is reused later
                     connection.execute("VACUUM")
         except _DamagedError:
             if zone is not None or before is not None:
@@ -258,7 +260,9 @@ class Cache:
                 "SLACKWATER_CACHE."
             )
         if version < FORMAT:
-            with suppress(sqlite3.OperationalError):  # another process is at it; readers and writers only wait longer
+            with suppress(
+                sqlite3.OperationalError
+            ):  # another process is doing it; readers and writers only wait longer
                 connection.execute("PRAGMA journal_mode = WAL")
             with _transaction(connection):
                 for statement in filter(str.strip, _SCHEMA.split(";\n")):
@@ -272,7 +276,7 @@ class _DamagedError(CacheError):
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    # Immediate: two writers that first read would both hold the lock that the other one needs.
+    # Immediate: two writers that read first would each hold the lock that the other needs.
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -291,7 +295,7 @@ def _request(row: Any) -> Request:
 def _issue(row: Any) -> Issue:
     values = np.frombuffer(row["kg_per_kwh"], dtype="<f4").astype(np.float64)
     if np.any(values < 0) or np.any(np.isinf(values)):
-        raise ValueError(f"a forecast of {row['zone']!r} cannot be one")
+        raise ValueError(f"an impossible forecast of {row['zone']!r}")
     issued_at = datetime.fromtimestamp(row["issued_at"], tz=UTC)
     return Issue(source=row["source"], issued_at=issued_at, start=moment(row["start"]), kg_per_kwh=values)
 
@@ -300,7 +304,7 @@ def _reading(row: Any) -> Reading:
     kind: Kind = row["kind"]
     issued, kg, minutes = row["issued_at"], row["kg_per_kwh"], row["minutes"]
     if kind not in KINDS or not isinstance(kg, float) or not 0 <= kg < math.inf or not 0 < minutes <= _LONGEST_MINUTES:
-        raise ValueError(f"a value of {row['zone']!r} cannot be one")
+        raise ValueError(f"an impossible value of {row['zone']!r}")
     return Reading(
         zone=row["zone"], start=moment(row["start"]), end=moment(row["start"] + minutes), kg_per_kwh=kg, kind=kind,
         factor=row["factor"], source=row["source"], fetched_at=datetime.fromtimestamp(row["fetched_at"], tz=UTC),

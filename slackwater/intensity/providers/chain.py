@@ -1,4 +1,4 @@
-"""Providers by name, each behind the cache, and several of them by priority: the first that has an hour gives it."""
+"""Providers by name, each behind the cache, and several by priority: an hour comes from the first that has it."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ _KEYLESS = ("neso", "energycharts")
 
 
 def register_provider(name: str, factory: Factory) -> None:
-    """Make a provider known by name; a package does so with an entry point in the group `slackwater.providers`.
+    """Register a provider. Packages use an entry point in the group `slackwater.providers` instead.
 
     Args:
         name: New name, without a colon, as `source` in a scenario uses it.
         factory: Makes the provider from a `Context`; a subclass of `slackwater.intensity.providers.Provider`.
     """
     if not name or ":" in name:
-        raise ScenarioError(f"A provider cannot be called {name!r}: the name must not be empty nor hold a colon.")
+        raise ScenarioError(f"A provider cannot be called {name!r}: the name must not be empty or contain a colon.")
     PROVIDERS.register(name, factory)
 
 
@@ -79,11 +79,11 @@ def make_provider(spec: str, context: Context) -> Provider:
 
 
 FRESH = timedelta(minutes=30)
-"""A forecast, or an actual value that may still be revised, is asked for again after so long."""
+"""Age at which forecasts, and actual values that may be revised, are fetched again."""
 SETTLED = timedelta(days=3)
-"""Actual values that were fetched so long after their hour do not change any more."""
+"""Actual values fetched this long after their hour are final."""
 SETTLED_ESTIMATE = timedelta(days=14)
-"""Estimates are replaced by measurements for longer."""
+"""The same for estimates, which are replaced by measurements later."""
 _AHEAD = timedelta(minutes=5)
 
 
@@ -103,7 +103,7 @@ class Cached:
         try:
             known = self.cache.find(place, start, end)
             last = self.cache.last_request(place)
-        except CacheError as trouble:  # the provider can still be asked
+        except CacheError as trouble:  # ask the provider anyway
             answer = self.provider.fetch([zone], start, end, kind)
             return replace(answer, notes=(str(trouble), *answer.notes))
         now = self.provider.client.now()
@@ -129,7 +129,7 @@ class Cached:
             hours = sum(reading.minutes for reading in stale) / 60
             notes.append(
                 f"{self.provider.source}, {zone}: {hours:g} h from {iso(first.start)} are old values from the cache, "
-                f"fetched {iso(latest)} or before, because: {error}"
+                f"fetched by {iso(latest)}. Reason: {error}"
             )
         return Answer(readings=readings, notes=tuple(notes), failures={zone: error} if error else {})
 
@@ -141,13 +141,13 @@ class Cached:
             if (issue := issue_of(answer.readings)) is not None:
                 self.cache.keep_issue(place, issue)
         except CacheError as trouble:
-            return [f"What was fetched is not kept: {trouble}"]
+            return [f"The fetched values are not cached: {trouble}"]
         return []
 
     def _wanted(
         self, fresh: list[Reading], start: datetime, end: datetime, kind: Asked, now: datetime
     ) -> tuple[datetime, datetime] | None:
-        """Return one range around all that is to be fetched: one request is better than several short ones."""
+        """Return one range around all values to fetch: one request is better than several short ones."""
         if kind == "actual":
             end = min(end, ceil_hour(now))
         else:
@@ -178,13 +178,13 @@ def _overlapped(reading: Reading, fetched: dict[datetime, Reading]) -> bool:
 
 
 def _just_asked(last: Request | None, wanted: tuple[datetime, datetime], now: datetime) -> bool:
-    """Return whether the provider was asked for this a moment ago and had no more."""
+    """Return whether the provider was asked for this recently and had no more."""
     recent = last is not None and timedelta(0) <= now - last.answered_at < FRESH
     return last is not None and recent and last.start <= wanted[0] and wanted[1] <= last.end
 
 
 Names = str | Sequence[str] | Mapping[str, Sequence[str]]
-"""One provider, several in order of priority, or those by zone; "*" stands for all other zones."""
+"""One provider, several in order of priority, or either by zone; "*" means all other zones."""
 OTHERS = "*"
 
 
@@ -196,7 +196,7 @@ class Chain:
     ) -> None:
         """Make the providers; `mix_factors` allows those that have another factor than the context's."""
         if context.factor == "mixed":
-            raise ScenarioError("factor is 'mixed'; ask for the one that is wanted most, and for mix_factors.")
+            raise ScenarioError("factor is 'mixed'. Name the preferred factor instead, and set mix_factors.")
         self._mix = mix_factors
         self._now = context.client.latest_now
         self._wanted: Factor = context.factor
@@ -211,12 +211,12 @@ class Chain:
     def fetch(self, zones: Sequence[str], start: datetime, end: datetime, kind: Asked) -> Answer:
         """Return the readings of zones over [start, end); a zone fails if none of its providers has a value."""
         begin, stop = checked_range(zones, start, end, kind)
-        # Nobody has actual values of what is to come, so nobody is asked for them; nor for forecasts of what was.
+        # No provider has actual values of the future, so none is asked for them; nor for forecasts of the past.
         now = self._now()
         begin, stop = (begin, min(stop, ceil_hour(now))) if kind == "actual" else (max(begin, floor_hour(now)), stop)
         if begin >= stop:
-            why = "are still to come. Ask for forecasts" if kind == "actual" else "are past. Ask for actual values"
-            wrong = "The hours of {} that were asked for {}."
+            why = "in the future. Ask for forecasts" if kind == "actual" else "in the past. Ask for actual values"
+            wrong = "All requested hours of {} are {}."
             return Answer(failures={zone: NotOfferedError(wrong.format(zone, why)) for zone in zones})
         return merged(self._zone(zone, begin, stop, kind) for zone in zones)
 
@@ -232,8 +232,8 @@ class Chain:
                 break
             if provider.factor != self._wanted and not self._mix:
                 errors.append(NotOfferedError(
-                    f"{provider.name} gives {provider.factor} intensity, and {self._wanted} was asked for; the two are not "
-                    f"mixed unless asked for (mix_factors). Ask for {provider.factor}, or name another provider."
+                    f"{provider.name} has {provider.factor} intensity, not {self._wanted}; the two are not mixed by default. "
+                    f"Use factor {provider.factor}, another provider, or mix_factors."
                 ))  # fmt: skip
                 continue
             answer = self._sources[provider].fetch([zone], missing[0], missing[-1] + timedelta(hours=1), kind)
@@ -246,7 +246,7 @@ class Chain:
         readings = tuple(reading for hour in sorted(kept) for reading in kept[hour])
         if not readings:
             return Answer(notes=tuple(notes), failures={zone: _nobody(zone, kind, providers, errors)})
-        # No note for a provider that never has this zone or kind, nor for hours that nobody has published or forecast yet.
+        # No note for a provider that never has this zone or kind, nor for hours that no provider has yet.
         pending = kind == "forecast" or not missing or missing[0] >= self._now() - UNPUBLISHED
         usual = (NotOfferedError, NoValuesError) if pending else NotOfferedError
         notes += [
@@ -264,7 +264,7 @@ def _by_zone(providers: Names | None, context: Context) -> dict[str, tuple[str, 
         return {OTHERS: (providers,)}
     named = providers if isinstance(providers, Mapping) else {OTHERS: providers}
     if not named or any(not names for names in named.values()):
-        raise ScenarioError('providers names none; give at least one, like ["neso"].')
+        raise ScenarioError('providers is empty; name at least one, like ["neso"].')
     return {zone: tuple(names) for zone, names in named.items()}
 
 
@@ -272,7 +272,7 @@ def _take(
     kept: dict[datetime, list[Reading]], readings: Iterable[Reading], missing: set[datetime], *,
     earlier_first: bool = False,
 ) -> None:  # fmt: skip
-    """Put readings into the missing hours; an hour is of one provider, the one that has more of it."""
+    """Put readings into the missing hours. Each hour comes from one provider, the one that has more of it."""
     by_hour: dict[datetime, list[Reading]] = {}
     for reading in readings:
         by_hour.setdefault(floor_hour(reading.start), []).append(reading)
@@ -289,7 +289,7 @@ def _minutes(readings: Sequence[Reading]) -> int:
 def _nobody(zone: str, kind: Asked, providers: Sequence[Provider], errors: Sequence[ProviderError]) -> ProviderError:
     if not providers:
         return ProviderError(
-            f"No provider is named for the zone {zone}. Name one, or some under {OTHERS!r} for all others."
+            f"No provider is named for zone {zone}. Name one, or one for all other zones under {OTHERS!r}."
         )
     if len(errors) == 1:
         return errors[0]

@@ -48,7 +48,7 @@ class Eia(Provider):
                     ("frequency", "hourly"),
                     ("data[]", "value"),
                     ("facets[respondent][]", respondent(intake.zone) or ""),
-                    # An hour bears the time of its end; without minutes, which the API refuses.
+                    # An hour is named by its end, without minutes, which the API rejects.
                     ("start", f"{intake.start + HOUR:%Y-%m-%dT%H}"),
                     ("end", f"{intake.end:%Y-%m-%dT%H}"),
                     ("sort[0][column]", "period"),

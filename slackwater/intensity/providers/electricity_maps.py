@@ -28,7 +28,7 @@ HORIZONS = (6, 24, 48, 72)
 
 
 class ElectricityMaps(Provider):
-    """`electricitymaps` asks v3, `electricitymaps:v4` the newer paths; their answers are of the same form."""
+    """`electricitymaps` uses v3, `electricitymaps:v4` the newer paths; their answers have the same form."""
 
     name = "electricitymaps"
     factors = ("lifecycle", "direct")
@@ -37,7 +37,7 @@ class ElectricityMaps(Provider):
         super().__init__(context)
         self.version = context.option or "v3"
         if self.version not in VERSIONS:
-            raise ScenarioError(f"electricitymaps:{self.version} is not known; choose {' or '.join(VERSIONS)}.")
+            raise ScenarioError(f"electricitymaps:{self.version} is unknown; choose {' or '.join(VERSIONS)}.")
 
     @property
     def source(self) -> str:
@@ -61,7 +61,7 @@ class ElectricityMaps(Provider):
                     self._read_recent(intake, now)
                 except ProviderError:
                     raise refused from None
-                intake.note("the key's plan has the last 24 hours only; older values are not asked for.")
+                intake.note("the key's plan has only the last 24 hours; older values are not requested.")
 
     def _read_forecast(self, intake: Intake, now: datetime) -> None:
         needed = (intake.end - floor_hour(now)) / HOUR
@@ -89,14 +89,14 @@ class ElectricityMaps(Provider):
         given = row.get("emissionFactorType")
         if given not in (None, intake.factor):
             raise BadAnswerError(
-                f"{self.source} gives {self.client.clean(str(given))[:40]} intensity of {intake.zone} where "
-                f"{intake.factor} was asked for; it is not used, since the two must not be mixed."
+                f"{self.source} returned {self.client.clean(str(given))[:40]} intensity of {intake.zone} instead of "
+                f"{intake.factor}. It is not used, since the two must not be mixed."
             )
         estimated = bool(row.get("isEstimated")) or row.get("estimationMethod") is not None
         intake.add(row["datetime"], 60, _value(row), kind="estimated" if estimated else "actual")
 
     def _get(self, what: str, zone: str, **query: str) -> Any:
-        # Without these, the answer for an unknown zone is that of our own address; both spellings exist.
+        # Without these, an unknown zone gets the answer for our own location; both spellings exist.
         query |= {"disableCallerLookup": "true", "shouldUseFallbackCallerLookup": "false"}
         page = self.client.get_json(
             self.name,
@@ -107,12 +107,12 @@ class ElectricityMaps(Provider):
         if page.get("status") == "no-data":
             raise NoValuesError(f"{self.source} has no data of {zone}.")
         if "error" in page and len(page) == 1:
-            raise ProviderError(f"{self.source} answers with an error for {zone}.")
+            raise ProviderError(f"{self.source} returned an error for {zone}.")
         got = page.get("zone")
         if got is not None and got != zone:
             raise BadAnswerError(
-                f"{self.source} answers for the zone {self.client.quoted(got, 24)} where {zone} was asked for: it fell "
-                f"back to the caller's own zone, so it does not know {zone}. The values are not used."
+                f"{self.source} does not know {zone}: it answered for the caller's own zone "
+                f"{self.client.quoted(got, 24)} instead. The values are not used."
             )
         return page
 

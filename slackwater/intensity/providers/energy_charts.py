@@ -20,7 +20,7 @@ COUNTRIES = frozenset((
     "UA", "XK",
 ))
 # fmt: on
-"""Whole countries only: a bidding zone like SE-SE3 has another mix than Sweden has."""
+"""Whole countries only: a bidding zone like SE-SE3 has another mix than Sweden."""
 
 
 class EnergyCharts(Provider):
@@ -34,7 +34,7 @@ class EnergyCharts(Provider):
         return zone in COUNTRIES
 
     def read(self, intake: Intake) -> None:
-        """Read the series of the kind that was asked for; an answer holds both."""
+        """Read the series of the requested kind; an answer holds both."""
         wanted = "co2eq" if intake.kind == "actual" else "co2eq_forecast"
         for start, end in pieces(intake.start, intake.end, LONGEST_RANGE):
             page = self.client.get_json(
@@ -45,16 +45,16 @@ class EnergyCharts(Provider):
             seconds, values = page["unix_seconds"], page[wanted]
             if len(seconds) != len(values):
                 raise BadAnswerError(
-                    f"{self.name} gives {len(seconds)} times for {len(values)} values of {intake.zone}."
+                    f"{self.name} returned {len(seconds)} times for {len(values)} values of {intake.zone}."
                 )
             if page.get("deprecated"):
-                intake.note("the provider marks this answer as deprecated; a later version may lack it.")
+                intake.note("the provider marks this answer as deprecated; it may be removed.")
             step = _step_minutes(seconds)
             for second, value in zip(seconds, values, strict=True):
                 intake.add(second, step, value, kind=intake.kind)
 
 
 def _step_minutes(seconds: list[int]) -> int:
-    """Return the commonest distance; a quarter of an hour for a single value."""
+    """Return the most common distance; a quarter of an hour for a single value."""
     distances = Counter((later - earlier) // 60 for earlier, later in pairwise(seconds))
     return distances.most_common(1)[0][0] if distances else 15

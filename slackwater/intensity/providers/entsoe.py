@@ -17,11 +17,11 @@ from slackwater.intensity.providers.readings import STEPS, Intake
 
 ADDRESS = "https://web-api.tp.entsoe.eu/api"
 LONGEST_RANGE = timedelta(days=31)
-"""A year is allowed, but its answer is some 40 MB."""
+"""Longest range of a request. A year is allowed, but its answer has about 40 MB."""
 _LONGEST_PERIOD = LONGEST_RANGE + timedelta(days=2)
-"""Answers are rounded to whole days."""
+"""Longest period of an answer, which is rounded to whole days."""
 _MOST_POINTS = 1_000_000
-"""In an answer; a month of five minutes and 20 fuels, with storage both ways, has 360,000."""
+"""Most points of an answer; a month of five-minute values of 20 fuels, with storage, has 360,000."""
 _DURATION = re.compile(r"PT(?:(\d{1,3})H)?(?:(\d{1,3})M)?", re.ASCII)
 _NO_DATA = "No matching data found"
 # fmt: off
@@ -42,11 +42,11 @@ AREAS = {
     "XK": "10Y1001C--00100H",
 }
 # fmt: on
-"""EIC codes by our zones. Germany is the country, since Luxembourg is a zone of its own with us."""
+"""EIC codes by our zones. Germany is the country, since Luxembourg is its own zone here."""
 
 
 class Entsoe(Provider):
-    """Actual generation per type (A75, A16). There is no forecast of all types, so none of the intensity."""
+    """Actual generation per type (A75, A16). There is no forecast for all types, so none of the intensity."""
 
     name = "entsoe"
     factors = ("lifecycle", "direct")
@@ -82,26 +82,24 @@ class Entsoe(Provider):
                 return None
             raise
         try:
-            text = body.decode("utf-8")  # in another encoding a document type would not be found
+            text = body.decode("utf-8")  # a document type could hide in another encoding
         except UnicodeDecodeError:
-            raise BadAnswerError(f"{self.name} sends XML that is not in UTF-8. It is not read.") from None
+            raise BadAnswerError(f"{self.name} returned XML that is not in UTF-8. It is not used.") from None
         if "<!DOCTYPE" in text or "<!ENTITY" in text:
-            raise BadAnswerError(
-                f"{self.name} sends XML with a document type, which it has no need of. It is not read."
-            )
+            raise BadAnswerError(f"{self.name} returned XML with a document type, which is unexpected. It is not used.")
         try:
             root = ElementTree.fromstring(text)
         except ElementTree.ParseError:
             raise BadAnswerError(
-                f"{self.name} answers with {len(body):,} bytes that are not whole XML; was it cut off? Try again later."
+                f"{self.name} returned {len(body):,} bytes that are not complete XML. Try again later."
             ) from None
         if _name(root) == "Acknowledgement_MarketDocument":
-            said = self.client.clean(_text(root, "Reason", "text") or "no reason")
+            said = self.client.clean(_text(root, "Reason", "text") or "no reason given")
             if _NO_DATA.lower() in said.lower():  # with status 200
                 return None
-            raise RefusedError(f"{self.name} refuses the request ({said[:160]}).", said)
+            raise RefusedError(f"{self.name} rejected the request ({said[:160]}).", said)
         if _name(root) != "GL_MarketDocument":
-            raise BadAnswerError(f"{self.name} sends a document of another type than asked for.")
+            raise BadAnswerError(f"{self.name} returned a document of another type than requested.")
         return root
 
     def _points(self, root: ElementTree.Element | None) -> Iterator[tuple[str, datetime, int, str | None]]:
@@ -117,17 +115,17 @@ class Entsoe(Provider):
                 end = datetime.fromisoformat(_text(period, "timeInterval", "end") or "")
                 minutes = _minutes(_text(period, "resolution") or "")
                 if end - start > _LONGEST_PERIOD:
-                    days = f"{(end - start).days:,} days where {LONGEST_RANGE.days} were asked for"
-                    raise BadAnswerError(f"{self.name} gives a period of {days}.")
+                    days = f"{(end - start).days:,} days instead of {LONGEST_RANGE.days}"
+                    raise BadAnswerError(f"{self.name} returned a period of {days}.")
                 count += max((end - start) // timedelta(minutes=minutes), 0)
                 if count > _MOST_POINTS:
                     what = f"more than {_MOST_POINTS:,} points for a month"
-                    raise BadAnswerError(f"{self.name} gives {what}. They are not used.")
+                    raise BadAnswerError(f"{self.name} returned {what}. They are not used.")
                 points = _children(period, "Point")
                 given = {int(_text(point, "position") or ""): _text(point, "quantity") for point in points}
                 last: str | None = None
                 for position in range(1, (end - start) // timedelta(minutes=minutes) + 1):
-                    # In curves of type A03, a point holds until the next one that is given.
+                    # In curves of type A03, a point holds until the next one.
                     last = given.get(position, last if repeats else None)
                     yield code, start + (position - 1) * timedelta(minutes=minutes), minutes, last
 
@@ -153,5 +151,5 @@ def _minutes(duration: str) -> int:
     match = _DURATION.fullmatch(duration)
     minutes = 60 * int(match[1] or 0) + int(match[2] or 0) if match else 0
     if minutes not in STEPS:
-        raise BadAnswerError(f"entsoe gives values over another length than {STEPS} minutes.")
+        raise BadAnswerError(f"entsoe returned values of another length than {STEPS} minutes.")
     return minutes

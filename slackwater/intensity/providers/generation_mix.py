@@ -38,9 +38,9 @@ EIA_FUELS: Mapping[str, str] = {
 
 
 MAJOR = 0.02
-"""A fuel with at least this share of the generation must be there in a slot; without it the intensity would be wrong."""
+"""A slot without a fuel of at least this share of the generation is incomplete: its intensity would be wrong."""
 _MAY_BE_ABSENT = ("solar", "storage")
-"""Solar is often left out at night and storage while it is filled, where their absence is right."""
+"""Fuels that may be missing: solar at night, and storage while it is filled."""
 
 
 class Mix:
@@ -53,17 +53,17 @@ class Mix:
         self._negative: Counter[str] = Counter()
 
     def add(self, code: str, start: datetime, minutes: int, power: object) -> None:
-        """Add the mean power or energy of a fuel over a step, in any unit, always the same."""
+        """Add the mean power or energy of a fuel over a step, always in the same unit."""
         first = minute_of(start)
         try:
-            value = float(power)  # type: ignore[arg-type]  # EIA gives numbers as text
+            value = float(power)  # type: ignore[arg-type]  # EIA sends numbers as text
         except (TypeError, ValueError, OverflowError):
             value = math.nan
         if not math.isfinite(value):
             self._empty.setdefault(code, set()).add(first)
             return
         if value < 0:
-            # Own use at night, or storage that is being filled: nothing is generated.
+            # Own use at night, or filling of storage: nothing is generated.
             self._negative[code] += 1
             value = 0.0
         self._given.append((code, first, minutes, value))
@@ -91,7 +91,7 @@ class Mix:
         self._tell(intake, incomplete, idle, len(slots))
 
     def _needed(self, total: Mapping[str, float]) -> set[str]:
-        """Return the fuels that a slot must have: those with a share, and those that are always empty."""
+        """Return the fuels that a slot must have: those with a large share, and those that are always empty."""
         all_of_it = sum(total.values())
         major = {code for code, amount in total.items() if amount >= MAJOR * all_of_it}
         unheard = self._empty.keys() - total.keys()
@@ -103,8 +103,8 @@ class Mix:
     def _tell(self, intake: Intake, incomplete: int, idle: int, count: int) -> None:
         empty = Counter({code: len(minutes) for code, minutes in self._empty.items()})
         for counted, text in (
-            (empty, "are missing; left out"),
-            (self._negative, "are negative (own use or storage being filled); taken as 0"),
+            (empty, "are missing; ignored"),
+            (self._negative, "are negative (own use or filling of storage); counted as 0"),
         ):
             if counted:
                 codes = ", ".join(sorted(counted))
@@ -112,8 +112,8 @@ class Mix:
         unknown = {code for code, *_ in self._given} - self._fuels.keys()
         if unknown:
             codes = ", ".join(sorted(unknown))
-            intake.note(f"the fuel {codes} is not known; counted with the factor of unknown fuels.")
+            intake.note(f"the fuel {codes} is unknown; it counts with the factor of unknown fuels.")
         if incomplete:
-            intake.note(f"{incomplete:,} of {count:,} steps lack a fuel that matters, so they have no intensity yet.")
+            intake.note(f"{incomplete:,} of {count:,} steps lack a main fuel, so they have no intensity yet.")
         if idle:
             intake.note(f"{idle:,} of {count:,} steps have no generation at all.")

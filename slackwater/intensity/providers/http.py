@@ -1,4 +1,4 @@
-"""Say what a provider's error status means, with its own words in brackets."""
+"""HTTP requests to providers, with time limits and retries, and errors that quote the provider in brackets."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ from slackwater.intensity.providers.provider_errors import (
 
 
 def failure(provider: str, status: int, said: str, detail: str) -> ProviderError:
-    """Return the error of a 4xx that no retry would cure."""
+    """Return the error for a 4xx, which no retry can fix."""
     if status == 401:
         return UnauthorisedError(
-            f"{provider} does not accept the key ({said}). Check {variable(provider)} or the keyring file."
+            f"{provider} rejected the key ({said}). Check {variable(provider)} or the keyring file."
         )
     if status == 403:
         return ForbiddenError(
-            f"{provider} does not let us have this ({said}). Does the plan of the key include the zone, the range and "
-            "this kind of values?"
+            f"{provider} forbids this request ({said}). Does the key's plan include the zone, the range and this kind of "
+            "values?"
         )
     if status == 404:
         return NotFoundError(f"{provider} has no such zone or page ({said}). Check the zone's name.")
-    return RefusedError(f"{provider} refuses the request ({said}).", detail)
+    return RefusedError(f"{provider} rejected the request ({said}).", detail)
 
 
 def said_by(body: bytes) -> str:
-    """Return the message in the body of an error, uncut: JSON's error or message, XML's text; nothing of a web page."""
+    """Return the full message in the body of an error: JSON's error or message, XML's text; empty for a web page."""
     text = body.decode("utf-8", errors="replace").strip()
     try:
         return _in_json(json.loads(text))
@@ -85,15 +85,15 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Format = Literal["json", "xml"]
 MOST_BYTES = 20_000_000
-"""Longest answer. The largest real ones, a month of ENTSO-E, have 6 MB; in memory an answer can become 20 times as large."""
+"""Longest answer. The largest real ones, a month of ENTSO-E, have 6 MB; parsed they can be 20 times as large."""
 SKEW = timedelta(minutes=2)
-"""Clocks that differ by less are the same: answers take time, and `Date` has full seconds."""
+"""Smaller clock differences are ignored: answers take time, and `Date` has full seconds."""
 CREDIBLE = timedelta(days=1)
-"""A clock that is further ahead of ours is mentioned, but not believed."""
+"""A clock that is further ahead of ours is reported, but not used."""
 BUDGET_PERIOD = timedelta(hours=1)
-"""The budgets of requests and of seconds are for so long; a live run of days gets new ones."""
+"""The budgets of requests and seconds are reset after this time, for live runs of days."""
 _NONSENSE = timedelta(days=366)
-"""A `Date` that is further from our clock says nothing about either."""
+"""A `Date` that is further from our clock is ignored."""
 _MOST_WAIT_S = 86_400.0
 _YEARS = range(1970, 2200)
 _CHUNK = 1 << 16
@@ -119,11 +119,11 @@ class Connections:
             if self._is_cut:
                 made.close()
                 raise OutOfTime
-            self._handles.append(made.dup())  # a duplicate: TLS takes the first one away before the handshake
+            self._handles.append(made.dup())  # a duplicate: TLS detaches the first one before the handshake
         return made
 
     def cut(self) -> None:
-        """Shut down every connection and reject new ones; a thread that waits for a byte gets an error at once."""
+        """Shut down every connection and reject new ones; a waiting thread gets an error at once."""
         with self._lock:
             self._is_cut = True
             for handle in self._handles:
@@ -135,7 +135,7 @@ class Connections:
     def opener(
         self, tls: ssl.SSLContext, proxies: Mapping[str, str], *handlers: urllib.request.BaseHandler
     ) -> urllib.request.OpenerDirector:
-        """Return an opener whose connections are these."""
+        """Return an opener that uses these connections."""
         return urllib.request.build_opener(urllib.request.ProxyHandler(dict(proxies)), _Cuttable(self, tls), *handlers)
 
 
@@ -165,7 +165,7 @@ def within(limit_s: float, work: Callable[[Connections], T]) -> T:
     if not ended:
         raise OutOfTime
     if errors:
-        raise errors.pop()  # kept in the list, it would be a cycle with its frames, and hold sockets
+        raise errors.pop()  # in the list it would form a cycle with its frames, and keep sockets open
     return results[0]
 
 
@@ -192,7 +192,7 @@ def _tied(
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follow no redirect, which would carry the key to another address; the status is an error like any other."""
+    """Follow no redirect, which would send the key to another address; the status becomes an error."""
 
     def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> None:
         """Do nothing."""
@@ -202,7 +202,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 @dataclass(slots=True, kw_only=True)
 class _Answer:
-    """Hold as much of an answer as has arrived."""
+    """Hold the part of an answer that has arrived."""
 
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
@@ -224,8 +224,8 @@ class Client:
         Args:
             timeout_s: Longest silence of a server.
             total_s: Longest exchange, from looking up the name to the last byte.
-            attempts: How often a request is tried.
-            patience_s: Longest `get`, with its retries and the waits between them.
+            attempts: Most tries of a request.
+            patience_s: Longest `get`, including retries and waits.
             max_requests: Requests in an hour.
             max_seconds: Time that one provider may take in an hour, over all requests.
             loopback_http: Whether plain http:// is allowed to this machine.
@@ -249,7 +249,7 @@ class Client:
         self._proxies = urllib.request.getproxies()
 
     def latest_now(self) -> datetime:
-        """Return the later of our clock and the last provider's."""
+        """Return the later of our time and the last provider's."""
         return self.now() + (self.clock_gap if timedelta(0) < self.clock_gap <= CREDIBLE else timedelta(0))
 
     def hide(self, secret: str) -> str:
@@ -278,17 +278,17 @@ class Client:
             return json.loads(body)
         except (ValueError, RecursionError):
             raise BadAnswerError(
-                f"{provider} answers with {len(body):,} bytes that are not whole JSON; was it cut off? Try again later."
+                f"{provider} returned {len(body):,} bytes that are not complete JSON. Try again later."
             ) from None
 
     def get(
         self, provider: str, address: str, query: Mapping[str, str] | Sequence[tuple[str, str]] = (),
         headers: Mapping[str, str] | None = None, *, expects: Format = "json",
     ) -> bytes:  # fmt: skip
-        """Return the body of a GET; retry on 429, 5xx and broken connections, at growing distances.
+        """Return the body of a GET; retry on 429, 5xx and broken connections, with growing waits.
 
         Raises:
-            ProviderError: Whatever went wrong, within `patience_s` seconds.
+            ProviderError: The request failed, within `patience_s` seconds.
         """
         self._require_https(provider, address)
         full = f"{address}?{urllib.parse.urlencode(query)}" if query else address
@@ -301,8 +301,8 @@ class Client:
         for attempt in range(self.attempts):
             if self.requests >= self.max_requests:
                 raise RequestBudgetError(
-                    f"The budget of {self.max_requests:,} requests is used up before {provider} was asked. What was "
-                    "fetched is kept: ask for a shorter range or fewer zones, run it again, or allow more (--requests)."
+                    f"The limit of {self.max_requests:,} requests was reached before {provider} was asked. Fetched values are "
+                    "kept: run it again, ask for a shorter range or fewer zones, or raise the limit (--requests)."
                 )
             self.requests += 1
             began = time.monotonic()
@@ -317,7 +317,7 @@ class Client:
             spent_s += took_s + wait_s
             if attempt == self.attempts - 1 or spent_s >= self.patience_s:
                 raise self._given_up(trouble, wait_s, attempt + 1) from None
-            logger.info("%s; trying again in %.1f s.", trouble.error, wait_s)
+            logger.info("%s; retrying in %.1f s.", trouble.error, wait_s)
             self.seconds[provider] += wait_s
             self._sleep(wait_s)
         raise AssertionError("unreachable: attempts is at least 1")
@@ -331,7 +331,7 @@ class Client:
         return type(trouble.error)(f"{trouble.error}{times}. Try again later, or name another provider.")
 
     def _renew_budgets(self, provider: str) -> None:
-        """Start a new hour if one is over; raise an error if the provider has used its time of this one."""
+        """Start a new hour if one is over; raise if the provider has used up its time of this hour."""
         now = self.now()
         if self._counted_from is None or not timedelta(0) <= now - self._counted_from < BUDGET_PERIOD:
             self._counted_from, self.requests = now, 0
@@ -339,8 +339,8 @@ class Client:
         if self.seconds[provider] >= self.max_seconds:
             again = (self._counted_from + BUDGET_PERIOD).strftime("%H:%M")
             raise UnavailableError(
-                f"{provider} is too slow: it took {self.seconds[provider]:,.0f} s of this hour. It is asked again after "
-                f"{again} UTC; until then name another provider."
+                f"{provider} is too slow: it took {self.seconds[provider]:,.0f} s of this hour. It is paused until "
+                f"{again} UTC; until then, name another provider."
             )
 
     def _wait(self, attempt: int, retry_after_s: float | None) -> float:
@@ -365,7 +365,7 @@ class Client:
         except urllib.error.URLError as error:
             raise self._unreachable(provider, error.reason) from None
         except (http.client.HTTPException, OSError) as error:
-            # By its type only: the text of some of these repeats the address, with the key.
+            # Only the type: some of these texts repeat the address, with the key.
             raise _down(f"The connection to {provider} broke ({type(error).__name__})") from None
         except Exception as error:
             raise UnavailableError(
@@ -393,34 +393,34 @@ class Client:
             answer.headers |= {name.lower(): value for name, value in (stream.headers or {}).items()}
             answer.status = status = stream.status
             try:
-                # read1: whatever has arrived.
+                # read1 returns what has arrived.
                 while chunk := stream.read1(_CHUNK):
                     answer.body += chunk
                     if not _is_good(status) and len(answer.body) >= _CHUNK:
                         return
                     if len(answer.body) > MOST_BYTES:
                         more = f"more than {MOST_BYTES:,} bytes"
-                        raise BadAnswerError(f"{provider} sends {more}. Ask for a shorter range.")
+                        raise BadAnswerError(f"{provider} returned {more}. Ask for a shorter range.")
             except (OSError, http.client.HTTPException):
-                if _is_good(status):  # else the status says enough
+                if _is_good(status):  # otherwise the status is enough
                     raise
 
     def _checked(self, provider: str, answer: _Answer, expects: Format) -> bytes:
         headers, body = answer.headers, bytes(answer.body)
-        # As text: it may have a thousand digits.
+        # As text, since it may have a thousand digits.
         length = headers.get("content-length", "").strip()
         if length.isascii() and length.isdigit() and (length.lstrip("0") or "0") != str(len(body)):
             raise _down(f"The answer of {provider} was cut off after {len(body):,} of {length[:20]} bytes")
         kind, encoding = headers.get("content-type", ""), headers.get("content-encoding", "").strip().lower()
         if encoding not in ("", "identity"):
             raise BadAnswerError(
-                f"{provider} answers in the encoding {self.quoted(encoding)}, which was not asked for. Is a proxy in "
-                "between?"
+                f"{provider} answered in the encoding {self.quoted(encoding)}, which was not requested. Is there a proxy "
+                "in between?"
             )
         if expects not in kind.lower():
             raise BadAnswerError(
-                f"{provider} answers with {self.clean(kind)[:60] or 'no content type'} where {expects.upper()} was "
-                "expected. Is a proxy or a log-in page in between?"
+                f"{provider} answered with {self.clean(kind)[:60] or 'no content type'} instead of {expects.upper()}. "
+                "Is there a proxy or a log-in page in between?"
             )
         return body
 
@@ -434,7 +434,9 @@ class Client:
         if status in _RETRIED or status >= 500:
             return _down(f"{provider} is down ({said})", self._retry_after(answer.headers))
         if 300 <= status < 400:
-            return RefusedError(f"{provider} redirects us ({status}); a key is not carried on to other addresses.")
+            return RefusedError(
+                f"{provider} redirected the request ({status}). Redirects are not followed, since they could leak the key."
+            )
         return failure(provider, status, said, detail)
 
     def _unreachable(self, provider: str, reason: object) -> Exception:
@@ -443,14 +445,14 @@ class Client:
         if isinstance(reason, ssl.SSLCertVerificationError):
             return UnavailableError(
                 f"The certificate of {provider} is not trusted ({self.clean(reason.verify_message)}). Is the clock "
-                "right, or a proxy in between?"
+                "wrong, or is there a proxy in between?"
             )
         text = reason.strerror if isinstance(reason, OSError) and reason.strerror else type(reason).__name__
         return _down(f"{provider} cannot be reached ({self.clean(str(text))})")
 
     def _note_clock(self, headers: Mapping[str, str]) -> None:
         sent = http_date(headers.get("date"))
-        age = headers.get("age", "0").strip()  # a proxy's copy bears the date of its original
+        age = headers.get("age", "0").strip()  # a proxy's copy has the date of the original
         if sent is None or len(age) > 9 or not (age.isascii() and age.isdigit()):
             return
         gap = sent + timedelta(seconds=int(age)) - self.now()
@@ -471,21 +473,21 @@ class Client:
         try:
             parts = urllib.parse.urlsplit(address)
         except ValueError:
-            raise RefusedError(f"{provider}: its address is not one that starts with https:// and a host.") from None
+            raise RefusedError(f"{provider}: its address does not start with https:// and a host.") from None
         if parts.scheme == "https" and parts.hostname:
             return
         if parts.scheme == "http" and is_loopback(parts.hostname or ""):
             if self._loopback_http:
                 return
             raise RefusedError(
-                f"{provider}: {bare(address)} is plain http. For a server of your own on this machine, allow it with "
+                f"{provider}: {bare(address)} is plain http. For your own server on this machine, allow it with "
                 "SLACKWATER_LOOPBACK_HTTP=1."
             )
-        raise RefusedError(f"{provider}: {bare(address)} is not an https:// address; a key is never sent in the clear.")
+        raise RefusedError(f"{provider}: {bare(address)} is not an https:// address. A key is never sent unencrypted.")
 
 
 class _Repeatable(Exception):
-    """An error to retry; the user sees `error`, which has no full stop, if the last retry fails."""
+    """An error to retry. If the last retry fails, the user sees `error`, which has no full stop."""
 
     def __init__(self, error: ProviderError, retry_after_s: float | None = None) -> None:
         super().__init__(str(error))
@@ -511,7 +513,7 @@ def is_loopback(host: str) -> bool:
 
 
 def http_date(text: str | None) -> datetime | None:
-    """Return the time of a header, aware UTC; None if it is no time, or not of our age."""
+    """Return the time of a header, aware UTC; None if it is not a time, or is implausible."""
     try:
         moment = parsedate_to_datetime(text or "")
         moment = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)

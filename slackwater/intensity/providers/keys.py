@@ -1,4 +1,4 @@
-"""Keys of providers, from the environment or from a keyring file that only its owner can read."""
+"""API keys of providers, from the environment or from a keyring file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Keys:
         if found is None:
             raise MissingKeyError(
                 f"{provider} needs a key. Set the environment variable {variable(provider)}, or write "
-                f'{provider} = "..." into {self._file} and let only yourself read it (chmod 600).'
+                f'{provider} = "..." into {self._file} and make it private (chmod 600).'
             )
         return found
 
@@ -41,8 +41,8 @@ class Keys:
         if not key:
             return None
         if not key.isprintable() or not key.isascii():
-            # It would break the header or the address; and the message must not show it.
-            raise ScenarioError(f"The key of {provider} holds characters that no key has, like a line break.")
+            # It would break the header or the address. The message must not show it.
+            raise ScenarioError(f"The key of {provider} has invalid characters, such as a line break.")
         return key
 
     def _from_file(self) -> dict[str, str]:
@@ -75,7 +75,7 @@ def _read(file: Path) -> dict[str, str]:
     except OSError as error:
         raise ScenarioError(f"The keyring {file} cannot be read: {error.strerror or error}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        # Only where, not what: the parser's words may repeat the line, and a key is in it.
+        # Only the position: the parser's message may repeat the line, with a key in it.
         where = re.search(r"at line \d+", str(error))
         raise ScenarioError(
             f"The keyring {file} is not valid TOML{f' ({where[0]})' if where else ''}. Write lines like "

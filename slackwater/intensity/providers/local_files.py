@@ -26,7 +26,7 @@ class LocalFiles(Provider):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         if not context.option:
-            raise ScenarioError("The provider files needs a path after a colon, like files:data/ci.")
+            raise ScenarioError("The provider 'files' needs a path after a colon, like files:data/ci.")
         self._path = context.folder / Path(context.option).expanduser()
         self._series: dict[str, ZoneSeries] = {}
 
@@ -34,7 +34,7 @@ class LocalFiles(Provider):
         """Add all values of a zone; a gap is a missing value."""
         series = self._zone(intake.zone)
         if intake.factor not in series.intensity:
-            raise ProviderError(f"There is no {intake.factor} intensity of {intake.zone} in {self._path}.")
+            raise ProviderError(f"There is no {intake.factor} intensity for {intake.zone} in {self._path}.")
         for i, value in enumerate(series.intensity[intake.factor]):
             start = moment(series.start_minute + i * series.step_minutes)
             grams = None if np.isnan(value) else float(value) * G_PER_KG

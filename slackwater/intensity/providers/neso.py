@@ -15,7 +15,7 @@ from slackwater.units import iso
 
 ADDRESS = "https://api.carbonintensity.org.uk"
 LONGEST_RANGE = timedelta(days=13)
-"""The API takes 14 days, and counts the half-hour before the first."""
+"""Longest range: the API allows 14 days, and counts the half-hour before the first."""
 _REGION = re.compile(r"GB-(\d{1,2})")
 
 
@@ -58,8 +58,8 @@ class Neso(Provider):
         super()._check_offer(zone, kind)
         if kind == "actual" and region(zone) is not None:
             raise NotOfferedError(
-                f"{self.name} has only forecasts of the region {zone}, and a forecast is never booked as actual. Use GB "
-                "for what was, or ask for forecasts."
+                f"{self.name} has only forecasts of the region {zone}, and a forecast is never charged as actual. For "
+                "actual values use GB, or ask for forecasts."
             )
 
 

@@ -1,15 +1,15 @@
-"""What can go wrong between us and a provider, each a sentence without a key in it.
+"""Errors of providers. No message contains a key.
 
 ProviderError               a DataError, so the command line exits with 1
 ├── MissingKeyError         no key in the environment nor in the keyring file
 ├── UnauthorisedError       401: the key is wrong
-├── ForbiddenError          403: the key is right, but not for this
+├── ForbiddenError          403: the key does not include this
 ├── NotFoundError           404: no such zone or page
 ├── RefusedError            any other 4xx
-├── ThrottledError          429, still after waiting
+├── ThrottledError          429, even after waiting
 ├── UnavailableError        5xx, time-out, broken connection, cut-off answer
-├── BadAnswerError          an answer that is not what the provider documents
-├── NoValuesError           a good answer without a single usable value
+├── BadAnswerError          an answer that is not in the documented form
+├── NoValuesError           a valid answer without a usable value
 ├── NotOfferedError         this provider does not have that zone, kind or factor
 └── RequestBudgetError      our own limit on requests
 """
@@ -20,10 +20,10 @@ from slackwater.errors import DataError
 
 
 class ProviderError(DataError):
-    """A provider did not give what was asked."""
+    """A provider did not return what was requested."""
 
     whole = False
-    """Whether other zones would fail in the same way, so that asking for them is a waste."""
+    """Whether other zones would fail in the same way, so that they need not be requested."""
 
 
 class MissingKeyError(ProviderError):
@@ -33,7 +33,7 @@ class MissingKeyError(ProviderError):
 
 
 class UnauthorisedError(ProviderError):
-    """The provider does not know the key."""
+    """The provider rejected the key."""
 
     whole = True
 
@@ -47,7 +47,7 @@ class NotFoundError(ProviderError):
 
 
 class RefusedError(ProviderError):
-    """The provider does not accept the request; `detail` is its own word."""
+    """The provider rejected the request; `detail` is its own message."""
 
     def __init__(self, message: str, detail: str = "") -> None:
         super().__init__(message)
@@ -61,13 +61,13 @@ class ThrottledError(ProviderError):
 
 
 class UnavailableError(ProviderError):
-    """The provider is down, slow or out of reach."""
+    """The provider is down, slow or unreachable."""
 
     whole = True
 
 
 class BadAnswerError(ProviderError):
-    """The answer is not of the documented form."""
+    """The answer is not in the documented form."""
 
 
 class NoValuesError(ProviderError):
@@ -75,7 +75,7 @@ class NoValuesError(ProviderError):
 
 
 class NotOfferedError(ProviderError):
-    """The provider does not have this."""
+    """The provider does not have this zone, kind or factor."""
 
 
 class RequestBudgetError(ProviderError):

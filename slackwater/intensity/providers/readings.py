@@ -1,4 +1,4 @@
-"""The readings of providers, with source, kind, factor and time of fetching, and the checks of what they send."""
+"""Readings of providers, with source, kind, factor and time of fetching, and checks of the values."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from slackwater.units import floor_hour, iso, kg_per_kwh
 Asked = Literal["actual", "forecast"]
 ASKED: tuple[Asked, ...] = ("actual", "forecast")
 Kind = Literal["actual", "forecast", "estimated"]
-"""What a value is; who asks for actual values may also get estimated ones, but never a forecast."""
+"""The kind of a value. A request for actual values may also return estimated ones, but never forecasts."""
 KINDS: tuple[Kind, ...] = ("actual", "estimated", "forecast")
 HOUR = timedelta(hours=1)
 UNPUBLISHED = timedelta(hours=12)
-"""A provider may publish actual values so late without being in trouble."""
+"""A normal delay of actual values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +39,9 @@ class Reading:
     source: str
     fetched_at: datetime
     issued_at: datetime | None = None
-    """When a forecast was made, where the provider says so."""
+    """When a forecast was made, if the provider says so."""
     stale: bool = False
-    """Served from the cache past its time, because the provider could not be asked."""
+    """Whether it is an outdated value from the cache, because the provider did not answer."""
 
     @property
     def minutes(self) -> int:
@@ -106,18 +106,18 @@ def spans(hours: Sequence[datetime], join: timedelta = timedelta(0)) -> list[tup
 
 STEPS = (5, 10, 15, 20, 30, 60)
 _EARLY = timedelta(minutes=5)
-"""An actual value may start so much after our clock: clocks differ, and its first minutes are measured already."""
+"""How far in the future an actual value may start: clocks differ, and its first minutes are measured already."""
 _OLDEST_ISSUE, _LATEST_ISSUE = timedelta(days=30), timedelta(days=1)
-"""A forecast that was made longer ago, or later than now by more than clocks differ, was made at an unknown time."""
+"""Oldest plausible time of issue, and latest after now. A time outside of this counts as unknown."""
 _ODDITIES = {
     "null": "null",
-    "text": "no numbers",
-    "minus one": "-1, which stands for a missing value",
+    "text": "not numbers",
+    "minus one": "-1, which means missing",
     "negative": "negative",
     "absurd": f"above {HIGHEST_G_PER_KWH:g} g/kWh",
-    "future": "actual values of the future, so they are none",
-    "forecast": "forecasts, which are never booked as actual",
-    "off": "off the full steps of UTC",
+    "future": "actual values of the future",
+    "forecast": "forecasts, which are never charged as actual",
+    "off": "not at full steps of UTC",
 }
 
 
@@ -143,7 +143,7 @@ class Intake:
     ) -> None:  # fmt: skip
         """Add one value over [start, start + minutes); `start` is a time, ISO 8601 text or seconds since 1970."""
         if minutes not in STEPS:
-            raise BadAnswerError(f"{self.source} gives values of {self._quoted(minutes)} minutes; known are {STEPS}.")
+            raise BadAnswerError(f"{self.source} returned values of {self._quoted(minutes)} minutes; known: {STEPS}.")
         begin = self.time(start)
         if not self.start <= begin < self.end:
             return  # providers round a range to their own blocks
@@ -158,12 +158,12 @@ class Intake:
             return
         issued = None if issued_at is None else self.time(issued_at)
         if issued is not None and not -_OLDEST_ISSUE < issued - self.fetched_at < _LATEST_ISSUE:
-            issued = None  # what the provider says cannot be true
+            issued = None  # the provider's time is impossible
         self._readings[begin] = Reading(
             zone=self.zone,
             start=begin,
             end=begin + timedelta(minutes=minutes),
-            kg_per_kwh=kg_per_kwh(float(g_per_kwh)),  # type: ignore[arg-type]  # a number, or it were odd
+            kg_per_kwh=kg_per_kwh(float(g_per_kwh)),  # type: ignore[arg-type]  # a number, by `_oddity`
             kind=kind,
             factor=self.factor,
             source=self.source,
@@ -184,9 +184,11 @@ class Intake:
                 return when.astimezone(UTC)
         except (TypeError, ValueError, OverflowError, OSError):
             raise BadAnswerError(
-                f"{self.source} gives {self._quoted(value)} for {self.zone} where a time belongs."
+                f"{self.source} returned {self._quoted(value)} for {self.zone} instead of a time."
             ) from None
-        raise BadAnswerError(f"{self.source} gives the time {self._quoted(value)} for {self.zone} without a zone.")
+        raise BadAnswerError(
+            f"{self.source} returned the time {self._quoted(value)} for {self.zone} without a time zone."
+        )
 
     def note(self, text: str) -> None:
         """Add a note for the user."""
@@ -201,18 +203,18 @@ class Intake:
     def notes(self) -> tuple[str, ...]:
         """Return the notes, with a sentence about every oddity."""
         told = list(self._notes)
-        # Nulls after the last value are hours that are not published yet, or beyond a forecast's reach: nothing odd.
+        # Nulls after the last value are normal: not published yet, or beyond the forecast's horizon.
         last = max(self._readings, default=self._now() - UNPUBLISHED if self.kind == "actual" else self.end)
         odd = self._odd + Counter({"null": sum(begin < last for begin in self._nulls)})
         for oddity, text in _ODDITIES.items():
             if count := odd[oddity]:
-                told.append(f"{self.source}, {self.zone}: {count:,} of {self._seen:,} values are {text}; left out.")
+                told.append(f"{self.source}, {self.zone}: {count:,} of {self._seen:,} values are {text}; ignored.")
         estimated = [reading for reading in self._readings.values() if reading.kind == "estimated"]
         if estimated:
             first = iso(min(reading.start for reading in estimated))
             told.append(
                 f"{self.source}, {self.zone}: {len(estimated):,} of {self._seen:,} values are estimated, not measured "
-                f"(the first at {first}); kept, and marked so."
+                f"(the first at {first}); they are used, and marked as estimated."
             )
         return tuple(told)
 

@@ -1,4 +1,4 @@
-"""Turn readings into what planning works on: `Traces` over slots, or a `Forecast`."""
+"""Convert readings for planning: to `Traces` over slots, or a `Forecast`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _NAMED = 6
-"""How many hours a provenance lists one by one."""
+"""Most hours that a provenance lists one by one."""
 
 
 def traces(
@@ -48,16 +48,16 @@ def traces(
     """Fetch the intensity of zones over the slots of [start, end), through the cache; warnings are logged.
 
     Args:
-        zones: Whose intensity, in the order of the traces.
+        zones: Zones, in the order of the traces.
         start: Start of the first slot.
         end: End of the last slot.
         factor: Emission factor. Default: the context's, "lifecycle".
-        providers: Whom to ask. Default: those without a key, and those whose key is set.
+        providers: Providers to ask. Default: those without a key, and those whose key is set.
         cache: Default: the user's.
         mix_factors: Let zones have different emission factors.
         kind: Default: actual values where they are known, else forecasts.
         slot_minutes: Length of a slot.
-        fill_hours: Longest gap to fill by a straight line.
+        fill_hours: Longest gap to interpolate.
         context: Client, keys and addresses. Default: from the environment.
     """
     begin, stop = _slots(start, end, slot_minutes, fill_hours)
@@ -92,7 +92,7 @@ def to_traces(
     answer: Answer, zones: Sequence[str], start: datetime, end: datetime, *, mix_factors: bool = False,
     slot_minutes: int = 60, fill_hours: int = 0,
 ) -> Traces:  # fmt: skip
-    """Return the readings of an answer as traces; actual values go before estimates, and these before forecasts."""
+    """Return the readings of an answer as traces; actual values replace estimates, and both replace forecasts."""
     begin, stop = minute_of(start), minute_of(end)
     rows: list[NDArray[np.float64]] = []
     provenance: list[Provenance] = []
@@ -125,7 +125,7 @@ def to_traces(
 def forecast(zones: Sequence[str], start: datetime, end: datetime, **settings: Any) -> Forecast:
     """Return the providers' own forecast, with settings as for `traces`.
 
-    Providers give no range, so it has the stated one (`intervals.stated`).
+    Providers give no interval, so it has the default one.
     """
     from slackwater.intensity.forecast.base import STATED_COVERAGE, Forecast, stated
 
@@ -139,7 +139,7 @@ def forecast(zones: Sequence[str], start: datetime, end: datetime, **settings: A
 
 
 def refuse_mixed(readings: Sequence[Reading], *, mix_factors: bool) -> Factor:
-    """Return the factor of all readings, or "mixed" if that was asked for."""
+    """Return the factor of all readings, or "mixed" if that is allowed."""
     factors = sorted({reading.factor for reading in readings})
     if len(factors) == 1:
         return factors[0]
@@ -149,8 +149,8 @@ def refuse_mixed(readings: Sequence[Reading], *, mix_factors: bool) -> Factor:
             for factor in factors
         )
         raise DataError(
-            f"The values have several emission factors ({listed}), whose grams cannot be compared. Name providers that "
-            "have the same, or allow it with mix_factors."
+            f"The values have different emission factors ({listed}), which cannot be compared. Name providers with the "
+            "same factor, or allow it with mix_factors."
         )
     return "mixed" if factors else "lifecycle"
 
@@ -171,12 +171,12 @@ def describe(readings: Sequence[Reading]) -> str:
         factors = "/".join(sorted({reading.factor for reading in mine}))
         text += f", {factors}, fetched {iso(max(reading.fetched_at for reading in mine))}"
         stale = sum(reading.minutes for reading in mine if reading.stale)
-        parts.append(text + (f", {stale / 60:g} h of it old values, as the provider was down" if stale else ""))
+        parts.append(text + (f", {stale / 60:g} h of it old values, since the provider was down" if stale else ""))
     return "; ".join(parts)
 
 
 def origins(readings: Sequence[Reading]) -> tuple[Origin, ...]:
-    """Return the origin of every hour into which readings reach; of several in an hour, the least certain."""
+    """Return the origin of every hour with readings; of several in an hour, the least certain."""
     hours: dict[datetime, Reading] = {}
     for reading in readings:
         for i in range(-(-(reading.start.minute + reading.minutes) // 60)):
@@ -200,7 +200,7 @@ def _slots(start: datetime, end: datetime, slot_minutes: int, fill_hours: int) -
 
 
 def best_readings(readings: Sequence[Reading], start: datetime, end: datetime) -> list[Reading]:
-    """Return at most one reading for every minute; the best kind goes first."""
+    """Return at most one reading for every minute; the most certain kind has priority."""
     taken: set[int] = set()
     chosen: list[Reading] = []
     for kind in KINDS:
@@ -214,7 +214,7 @@ def best_readings(readings: Sequence[Reading], start: datetime, end: datetime) -
 
 
 def series_of(zone: str, readings: Sequence[Reading], begin: int, end: int) -> ZoneSeries:
-    """Return readings as one series over [begin, end), minutes since 1970; NaN where there is none."""
+    """Return readings as one series over [begin, end), minutes since 1970; NaN without a reading."""
     step = gcd(60, *(reading.minutes for reading in readings))
     values = np.full((end - begin) // step, np.nan)
     for reading in readings:

@@ -1,6 +1,6 @@
 """WattTime: marginal intensity (MOER) every five minutes, lb CO2/MWh. Needs an account; the data is not open.
 
-Marginal intensity says what one more kWh causes, so it is never mixed with averages unless asked for.
+Marginal intensity is the effect of one more kWh, so by default it is never mixed with averages.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from slackwater.units import iso
 ADDRESS = "https://api.watttime.org"
 UNIT = "lbs_co2_per_mwh"
 G_PER_KWH_OF_LB_PER_MWH = 0.453592
-"""453.592 g a pound, 1000 kWh a MWh."""
+"""453.592 g per pound, 1000 kWh per MWh."""
 LONGEST_RANGE = timedelta(days=30)
 MOST_HOURS = 72
 PREFIX = "WT:"
 _SHORTEST_TOKEN = 6
 REGIONS = {"US-CAL-CISO": "CAISO_NORTH"}
-"""The region that every account may use. Others are named by the user: WattTime's regions are finer than our zones."""
+"""The region that every account may use. Users name others, since WattTime's regions are finer than our zones."""
 
 
 class WattTime(Provider):
-    """Zones: `WT:` and a region, like `WT:CAISO_NORTH`, or `watttime:US-TEX-ERCO=ERCOT_AUSTIN` to name one for a zone.
+    """Zones: `WT:` and a region, like `WT:CAISO_NORTH`, or `watttime:US-TEX-ERCO=ERCOT_AUSTIN` to map a zone to a region.
 
-    The key is user name and password, with a colon in between.
+    The key is `user:password`.
     """
 
     name = "watttime"
@@ -62,10 +62,10 @@ class WattTime(Provider):
         meta = page["meta"]
         if meta["units"] != UNIT:
             raise BadAnswerError(
-                f"{self.name} gives {intake.zone} in {self.client.quoted(meta['units'])}; only {UNIT} is known."
+                f"{self.name} returned {intake.zone} in {self.client.quoted(meta['units'])}; only {UNIT} is supported."
             )
         if meta.get("region", region) != region:
-            raise BadAnswerError(f"{self.name} answers for another region than {region}. The values are not used.")
+            raise BadAnswerError(f"{self.name} answered for another region than {region}. The values are not used.")
         step = int(meta.get("data_point_period_seconds", 300)) // 60
         for row in page["data"]:
             value = row["value"]
@@ -88,7 +88,7 @@ class WattTime(Provider):
                     self.name, f"{self.address(ADDRESS)}{path}", query, {"Authorization": f"Bearer {self._token}"}
                 )
             except UnauthorisedError:
-                self._token = None  # it lives for half an hour
+                self._token = None  # it is valid for half an hour
                 if attempt:
                     raise
         raise AssertionError("unreachable")
@@ -97,23 +97,21 @@ class WattTime(Provider):
         account = self.key()
         user, colon, password = account.partition(":")
         if not (user and colon and password):
-            raise ScenarioError("The key of watttime is user name and password with a colon in between, user:password.")
+            raise ScenarioError("The key of watttime must be user name and password, written user:password.")
         self.client.hide(password)
         basic = base64.b64encode(account.encode()).decode()
         page = self.client.get_json(
             self.name, f"{self.address(ADDRESS)}/login", (), {"Authorization": f"Basic {basic}"}
         )
         token = page["token"]
-        # It goes into a header, and out of every text: a single letter would be taken out of all of them.
+        # It is sent in a header and hidden in every text; a token of one letter would hide that letter everywhere.
         if not isinstance(token, str) or len(token) < _SHORTEST_TOKEN or not (token.isascii() and token.isprintable()):
-            raise BadAnswerError(f"{self.name} answers to the log-in with something that is not a token.")
+            raise BadAnswerError(f"{self.name} answered the log-in without a valid token.")
         return self.client.hide(token)
 
 
 def _regions(option: str) -> dict[str, str]:
     pairs = [part.partition("=") for part in option.split(";") if part]
     if any(not (zone and region) for zone, _, region in pairs):
-        raise ScenarioError(
-            f"watttime:{option} is not understood; write watttime:ZONE=REGION, several with ; in between."
-        )
+        raise ScenarioError(f"watttime:{option} is not valid. Write watttime:ZONE=REGION, and several separated by ;.")
     return {zone.strip(): region.strip() for zone, _, region in pairs}

@@ -1,1 +1,1 @@
-"""The paper reproduced: one function for each figure and table, next to the numbers that the paper states."""
+"""Reproduction of the paper: one function for each figure and table, compared with the paper's numbers."""

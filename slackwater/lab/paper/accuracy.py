@@ -46,7 +46,7 @@ def mean_of(values: Sequence[float], lr: float) -> Mean | None:
 
 
 def no_slack(store: Store, cells: Sequence[Cell]) -> dict[int, Mean]:
-    """Return the baseline's accuracy by T, from the rounds of one run a seed."""
+    """Return the baseline's accuracy by T, from the rounds of one run per seed."""
     curves = [row["by_round"] for row in map(store.get, cells) if row is not None and row["status"] == "trained"]
     found = {}
     for hours in sorted({hours for rows in HOURS.values() for hours in rows}):
@@ -58,12 +58,12 @@ def no_slack(store: Store, cells: Sequence[Cell]) -> dict[int, Mean]:
 
 
 def best_rate(store: Store, cells: Sequence[Cell]) -> Mean | None:
-    """Return the best mean of the rates that were tried: the rate is tuned for each cell, as in the paper."""
+    """Return the best mean over the learning rates, which are tuned for each cell, as in the paper."""
     by_rate: dict[float, list[float]] = {}
     for cell in cells:
         by_rate.setdefault(cell.lr, []).extend(store.accuracies([cell]))
     most = max((len(values) for values in by_rate.values()), default=0)
-    # A rate that was tried on fewer seeds than another does not win by luck.
+    # A rate with fewer seeds than another does not win by chance.
     means = [mean_of(values, lr) for lr, values in by_rate.items() if len(values) == most]
     return max((mean for mean in means if mean is not None), key=lambda mean: mean.mean, default=None)
 
@@ -110,7 +110,7 @@ def table(source: Source, store: Store, fine_tune: int, cells: Sequence[Cell]) -
 
 
 def baseline(store: Store, cells: Sequence[Cell]) -> Output:
-    """Make the no-slack column beside the paper's."""
+    """Make the no-slack column, with the paper's."""
     found = no_slack(store, cells)
     rows: list[dict[str, Any]] = []
     for hours, mean in found.items():
@@ -121,12 +121,12 @@ def baseline(store: Store, cells: Sequence[Cell]) -> Output:
     worst = max((abs(row["difference"]) for row in rows), default=0.0)
     notes = [f"Largest difference from the paper's column: {worst:.2f} points (aim: 0.5)."] if rows else []
     return Output(
-        name="baseline", title="No slack: everyone, every round, until the budget is spent", rows=rows, notes=notes
+        name="baseline", title="No slack: all clients in every round until the budget is spent", rows=rows, notes=notes
     )
 
 
 def setting(store: Store, cells: Sequence[Cell]) -> Output:
-    """Make the table of the search for local steps and rate: no-slack accuracy after 3, 4, 5 and 10 rounds."""
+    """Make the table of the search for local steps and learning rate: no-slack accuracy after 3, 4, 5 and 10 rounds."""
     rows: list[dict[str, Any]] = []
     for cell in cells:
         row = store.get(cell)
@@ -138,7 +138,7 @@ def setting(store: Store, cells: Sequence[Cell]) -> Output:
     if rows:
         rows.append({"local_steps": "the paper", "batch": "", "lr": "", "seed": "", "seconds": "",
                      **{f"T{hours}": published.BASELINE[1, hours][0] for hours in (3, 4, 5, 10)}})  # fmt: skip
-    return Output(name="setting", title="The local work that the paper leaves open", rows=rows)
+    return Output(name="setting", title="The local work, which the paper does not state", rows=rows)
 
 
 def scatter(store: Store, cells: Sequence[Cell], baseline_runs: Sequence[Cell]) -> Output:
@@ -192,10 +192,10 @@ _SIDES = (((0, 5), "center", "bottom"), ((0, -5), "center", "top"), ((5, 0), "le
 
 
 def _label(figure: Figure, axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
-    """Label each point on the first side where the label covers no point and no other label: wide budgets lie close."""
+    """Label each point on the first side where the label covers no point and no other label."""
     from matplotlib.transforms import Bbox
 
-    figure.draw_without_rendering()  # the positions are known only then
+    figure.draw_without_rendering()  # the positions are known only after that
     taken = [Bbox.from_extents(x - 4, y - 4, x + 4, y + 4) for x, y in axes.transData.transform(list(points.values()))]
     for text, point in points.items():
         for (x, y), across, up in _SIDES:

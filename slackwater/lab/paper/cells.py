@@ -22,16 +22,16 @@ from slackwater.planning.problem import Problem
 from slackwater.planning.schedule import no_slack_plan, plan_from_matrix
 
 LOCAL_STEPS, BATCH, LR = 45, 32, 0.1
-"""Their no-slack column is the paper's at a bearable cost: `slackwater paper setting` is the search."""
+"""They reproduce the paper's no-slack column at an acceptable cost; `slackwater paper setting` is the search."""
 RATES = (0.1, 0.0316, 0.01)
 """The paper tunes the learning rate over these for each experiment."""
 STATED_STEPS, STATED_BATCH = 5, 128
-"""As the paper states them. Where only differences between runs count, they suffice and are ten times cheaper."""
+"""As stated in the paper. They are 10 times cheaper, and enough where only differences between runs matter."""
 SEEDS = (0, 1, 2)
 BASELINE_ROUNDS = 40
 TRIED = ((5, 128, 0.5), (10, 128, 0.3), (10, 128, 0.5), (20, 128, 0.1), (20, 128, 0.2), (30, 128, 0.1), (40, 128, 0.1),
          (60, 128, 0.1), (40, 32, 0.1), (45, 32, 0.1), (50, 32, 0.1), (40, 16, 0.1))  # fmt: skip
-"""(local steps, batch, rate) of the search for the setting that the paper leaves open."""
+"""(local steps, batch, rate) of the search for the setting that the paper does not state."""
 ALPHAS = (0.001, 0.01, 0.1, 0.5, 1.0)
 ALPHA_BUDGETS, ALPHA_ROUNDS = (1.0, 2.0, 3.0), 50
 PROCESS_ROUNDS, PROCESS_FINE_TUNE = 50, 10
@@ -43,7 +43,7 @@ _TIGHT = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One training run, by everything that decides its result."""
+    """One training run, identified by everything that decides its result."""
 
     kind: Literal["plan", "no-slack", "process"] = "plan"
     rounds: int
@@ -52,7 +52,7 @@ class Cell:
     """s."""
     fine_tune: int = 1
     recall: int = 0
-    """Not in the paper: `plan --auto` asks for it."""
+    """Not in the paper: needed by `plan --auto`."""
     alpha: float = 0.1
     slack: int = 150
     budget_kg: float | None = None
@@ -62,7 +62,7 @@ class Cell:
     aggregator: str = "ufedavg"
     local_steps: int
     batch_size: int = 128
-    """As the paper states it."""
+    """As stated in the paper."""
     lr: float
     seed: int = 0
 
@@ -82,7 +82,7 @@ class Cell:
         return f"{what}_steps{self.local_steps}{size}_lr{self.lr:g}_seed{self.seed}"
 
     def schedule(self, source: Source) -> Plan:
-        """Return the plan that the cell is trained by."""
+        """Return the cell's plan."""
         if self.kind == "process":
             process = next(one for one in processes(len(ZONES)) if one.name == self.process)
             return random_plan(process, self.rounds, self.fine_tune, self.seed)
@@ -114,7 +114,7 @@ def open_store(path: Path, source: Source) -> Store:
 
 
 def train_cell(cell: Cell, source: Source) -> store.Row:
-    """Train one cell on one thread and return what was measured."""
+    """Train one cell on one thread and return its results."""
     import slackwater as sw
 
     row: store.Row = {"cell": cell.name, "data": Path(source.data).name, "version": __version__,
@@ -129,7 +129,7 @@ def train_cell(cell: Cell, source: Source) -> store.Row:
             schedule, task, aggregator="fedavg" if baseline else cell.aggregator, local_steps=cell.local_steps,
             batch_size=cell.batch_size, lr=cell.lr, seed=cell.seed, threads=1, eval_every=int(baseline), training_loss=False,
         )  # fmt: skip
-        # A smaller budget stops the same run earlier, so one run holds the whole column.
+        # A smaller budget stops the same run earlier, so one run gives the whole column.
         by_round = {"by_round": [done.accuracy for done in learned.history]} if baseline else {}
         return {"accuracy": learned.accuracy, "worst_client": learned.worst_client_accuracy,
                 "never": list(learned.never), **by_round}  # fmt: skip
@@ -149,7 +149,7 @@ def setting_cells() -> list[Cell]:
 
 
 def baseline_cells(seeds: Iterable[int] = SEEDS) -> list[Cell]:
-    """Return the runs without slack; the run of one seed holds the whole column."""
+    """Return the runs without slack; one run per seed gives the whole column."""
     return [
         Cell(kind="no-slack", rounds=BASELINE_ROUNDS, local_steps=LOCAL_STEPS, batch_size=BATCH, lr=LR, seed=s)
         for s in seeds
@@ -162,9 +162,9 @@ def table_cell(fine_tune: int, hours: int, end: int, seed: int = 0, lr: float = 
 
 
 def table_cells(fine_tune: int, seeds: Iterable[int] = SEEDS, rates: Iterable[float] = (LR,)) -> list[Cell]:
-    """Return the cells of an accuracy table, the most telling first, so that an unfinished sweep is useful already.
+    """Return the cells of an accuracy table, the most informative first, so that an unfinished sweep is useful.
 
-    Tight budgets at telling end times come first, then wide ones, then the rest; each at every rate before the next.
+    Tight budgets at informative end times come first, then wide ones, then the rest; each at every rate.
     """
     rows = HOURS[fine_tune]
     tight, wide = [T for T in rows if T <= _TIGHT], [T for T in rows if T > _TIGHT]
@@ -181,7 +181,7 @@ def with_rates(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def alpha_cells(seeds: Iterable[int] = SEEDS) -> list[Cell]:
-    """Return the cells of fairness against accuracy. FedAvg: the paper introduces U-FedAvg only after this figure."""
+    """Return the cells of fairness against accuracy. They use FedAvg: the paper introduces U-FedAvg only after this figure."""
     return [
         Cell(rounds=ALPHA_ROUNDS, slack=0, end=0, fine_tune=0, alpha=alpha, budget_kg=kg, aggregator="fedavg",
              local_steps=STATED_STEPS, batch_size=STATED_BATCH, lr=LR, seed=seed)

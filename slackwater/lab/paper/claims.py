@@ -14,7 +14,7 @@ from slackwater.lab.paper.output import Output
 
 HOLDS, PARTLY, NOT, OPEN = "holds", "holds in part", "does not hold", "not measured yet"
 _LOW = (3, 4, 5)
-"""Budgets that the paper calls low, by T: up to 9.69 %."""
+"""Budgets that the paper calls low, by T: up to 9.69 % of the tables' reference budget."""
 _MODERATE = 50
 Rows = Sequence[Mapping[str, str]]
 

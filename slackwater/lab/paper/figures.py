@@ -52,7 +52,7 @@ def evolution(source: Source) -> Output:
 
 
 def _range(line: NDArray[np.float64]) -> dict[str, float]:
-    """Return statistics only: the licence of the data may forbid passing the hours on."""
+    """Return statistics only: the data's licence may forbid redistributing hourly values."""
     return {"least": line.min(), "mean": line.mean(), "most": line.max()}
 
 
@@ -97,7 +97,7 @@ def all_zones(source: Source, hours: int) -> tuple[Traces, list[str]]:
 
 
 def savings_by_slack(source: Source, *, hours: int = TRAIN_HOURS, slack: int = MOST_SLACK) -> Output:
-    """Make Fig. 2: what each zone saves against slack, from 1 January on."""
+    """Make Fig. 2: savings of each zone by slack, from 1 January on."""
     traces, broken = all_zones(source, hours + slack)
     found = study(traces, hours=hours, slack=slack, starts=1)
     last, early = found.heat_map[:, -1], found.heat_map[:, min(EARLY_SLACK, slack) - 1]
@@ -129,7 +129,7 @@ def savings_by_slack(source: Source, *, hours: int = TRAIN_HOURS, slack: int = M
 def savings_by_count(
     source: Source, *, starts: int = STARTS, hours: int = TRAIN_HOURS, slack: int = MOST_SLACK
 ) -> Output:
-    """Make Fig. 3: what the N cleanest clients save, over random starts of the year."""
+    """Make Fig. 3: savings of the N cleanest clients, over random starts in the year."""
     traces, broken = all_zones(source, YEAR_HOURS)
     found = study(traces, hours=hours, slack=slack, starts=starts)
     group = found.group

@@ -15,16 +15,16 @@ from slackwater.lab.paper.setting import Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Everything that an item is made from."""
+    """Inputs of an item."""
 
     source: Source
     every_zone: Source
-    """Source of Fig. 2 and 3, which take all zones."""
+    """Source of Fig. 2 and 3, which use all zones."""
     store: Store
     out: Path
     seeds: tuple[int, ...] = of.SEEDS
     rates: tuple[float, ...] = (of.LR,)
-    """Learning rates at which the tables' cells are trained; the tables show the best of all that are stored."""
+    """Learning rates at which the tables' cells are trained; the tables show the best of all stored rates."""
     quick: bool = False
 
     def cells(self, cells: Sequence[Cell]) -> list[Cell]:
@@ -40,7 +40,7 @@ class Context:
         return self.cells([cell for window in fine_tune for cell in of.table_cells(window, self.seeds, self.rates)])
 
     def tuned(self, cells: list[Cell]) -> list[Cell]:
-        """Return the same cells at every rate, of which a table shows the best."""
+        """Return the same cells at every rate; a table shows the best."""
         return cells if self.quick else of.with_rates(cells)
 
 
@@ -81,4 +81,4 @@ ITEMS = {
     ),
     "claims": Item(lambda c, cells: claims.claims(c.out)),
 }
-"""In the order in which `all` makes them: the claims are judged from the other items' files."""
+"""In the order of `all`: the claims are judged from the other items' files."""

@@ -1,4 +1,4 @@
-"""The files of a figure or table: numbers as CSV, the picture as SVG and PNG, and notes for the terminal."""
+"""The files of a figure or table: numbers as CSV, the chart as SVG and PNG, and notes for the terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Output:
     name: str
     title: str
     rows: Sequence[Mapping[str, Any]]
-    """The numbers of the picture."""
+    """The numbers of the chart."""
     notes: Sequence[str] = ()
     """Findings as sentences, with the paper's numbers."""
     figure: Figure | None = None
@@ -33,7 +33,7 @@ class Output:
     """Further tables by name."""
 
     def write(self, folder: Path, *, synthetic: bool = False) -> list[Path]:
-        """Write all files of the item and return their paths; a picture of synthetic data is marked."""
+        """Write all files of the item and return their paths; a chart of synthetic data is labelled."""
         folder.mkdir(parents=True, exist_ok=True)
         files = []
         for name, rows in {self.name: self.rows, **{f"{self.name}_{k}": v for k, v in self.more.items()}}.items():
@@ -52,7 +52,7 @@ class Output:
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the rows as CSV with every column that any row has."""
+    """Return the rows as CSV with the columns of all rows."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")

@@ -44,11 +44,11 @@ def _value(cell: str) -> Value:
 
 
 BASELINE, ACCURACY = _parsed()
-"""By (t_ft, T), and by (t_ft, T, s): mean and deviation in percent; None where the paper has a rule (infeasible)."""
+"""By (t_ft, T), and by (t_ft, T, s): mean and deviation in percent; None where the paper has a dash (infeasible)."""
 
 SAVINGS_ZONES = 54
 SAVED_AT_LEAST = {0.10: 0.80, 0.20: 0.50}
-"""Savings at a slack of 236 h: by the least share saved, the share of zones that do."""
+"""Savings at a slack of 236 h: minimum share saved -> share of zones that save it."""
 SAVED_BY_COUNT = {4: 0.60, 15: 0.40, 54: 0.20}
 """Savings of the N cleanest: over, over and about."""
 FAIR_SLOTS_LOST, FAIR_RATIO, FAIR_RHO_H = 0.14, 6.0, 6.0

@@ -1,4 +1,4 @@
-"""The paper's experimental setting: seven clients, the first hours of 2022, and budgets named by rounds without slack."""
+"""The paper's experimental setting: seven clients, the first hours of 2022, and budgets in rounds without slack."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ POWER_W = 300.0
 SLACK = 150
 ALPHA = 0.1
 BETA = 0.5
-"""Of the Dirichlet partition of MNIST."""
+"""Skew of the Dirichlet partition of MNIST."""
 ENDS = (1, 3, 5, 7, 9, 10, 20, 30, 40, 50, 70, 90, 110, 130, 150)
 HOURS = {1: (3, 4, 5, 10, 20, 30, 40), 3: (4, 5, 9, 10, 20, 30, 40)}
 """The tables' rows by t_ft: the budget is the cost of all clients in the first T hours."""
 FULL_HOURS = 50
-"""The reference of the tables' percentages."""
+"""Reference of the tables' percentages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Source:
     model: str | None = None
     """None: the task's default, for MNIST the paper's CNN."""
     beta: float = BETA
-    """Skew of the Dirichlet partition. Other values are not in the paper: smaller is more uneven, very large is even."""
+    """Skew of the Dirichlet partition; smaller is more uneven. Other values are not in the paper."""
 
     @property
     def factor(self) -> Factor:
@@ -78,6 +78,6 @@ def problem(
         slack=slack,
         fine_tune=fine_tune,
         alpha=alpha,
-        # One part in 10^12: a window that costs the budget to the last digit must not fail by the order of a sum.
+        # Tolerance of 1e-12: a window that costs exactly the budget must not fail by rounding.
         budget_kg=everybody * (1 + 1e-12) if budget_kg is None else budget_kg,
     )

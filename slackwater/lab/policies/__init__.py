@@ -1,4 +1,4 @@
-"""Other methods under our ledger: policies that choose online, and plans, on the same tasks at the same carbon."""
+"""Other methods under our ledger: online policies and plans, on the same tasks at equal emissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CAFE: a coreset of clients whose gradients represent all clients, against a queue of carbon."""
+"""CAFE: a coreset of clients whose gradients represent all clients, with a carbon queue."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from slackwater.lab.policies.policy import NOBODY, Choice, Floats, Need, Online,
 class Cafe(Online):
     """CAFE: Bian et al., e-Energy 2024 (arXiv 2311.03615). Coreset utility, Lyapunov drift plus penalty, double greedy.
 
-    Of the gradients of all clients on the current model, those of a set S stand for all, each client by the nearest of S. The utility is
-    the share of the gradients so explained,
+    The gradients of a set S represent those of all clients on the current model; the nearest client of S represents a client. The
+    utility is the share of the gradients explained by S,
 
         U(S) = 1 - sum_i min(|g_i|, min_(j in S) |g_i - g_j|) / sum_i |g_i|,
 
-    and the client j of S counts with the share of clients it stands for. Each slot maximises V U(S) - Q g(S) / b, where b is the budget of
-    a slot if it is spread evenly, g(S) what S emits, and the queue Q <- max(0, Q + g / b - 1), in which probes count too. The set is found
-    by the deterministic double greedy for submodular functions.
+    and client j of S has as weight the share of clients it represents. Each slot maximises V U(S) - Q g(S) / b. b is the even budget of
+    a slot, g(S) the emissions of S, and Q <- max(0, Q + g / b - 1) the queue, which includes probes. The deterministic double greedy
+    for submodular functions finds the set.
 
-    Simplified: who stands for nothing better than no gradient at all (|g_i|) is not counted against S; U is scaled to 0..1, and V = 50 is
-    ours. Gradients are those of a sample of each client's data. The paper asks everybody in
-    every round; here nobody is asked if, by the latest gradients, the best set would not be worth its carbon and that of asking.
+    Simplified: a client's error is at most |g_i|, as without any representative; U is scaled to 0..1, and V = 50 is our choice. Gradients
+    are computed on a sample of each client's data. The paper probes all clients in every round. Here no client is probed if, by the
+    latest gradients, the best set is not worth its emissions plus those of the probes.
     """
 
     needs: ClassVar[Need | None] = "gradients"
@@ -33,15 +33,15 @@ class Cafe(Online):
         self.v = v
         self.queue = 0.0
         self.seen_kg = 0.0
-        """Spent when the queue was last updated, kg."""
+        """Emissions spent at the last update of the queue, kg."""
         self.seen_slot = -1
         self.apart: Floats | None = None
-        """[client, client], between the latest gradients; infinite where one is not known."""
+        """[client, client], distance between the latest gradients; infinite if one is unknown."""
         self.lengths: Floats | None = None
-        """[client], of the latest gradients; 0 where it is not known."""
+        """[client], norm of the latest gradient; 0 if unknown."""
 
     def asks(self, view: View) -> Sequence[int]:
-        """Return all available clients, or nobody if by the latest gradients no set is worth its carbon and that of asking."""
+        """Return all available clients, or none if by the latest gradients no set is worth its emissions and those of probes."""
         self._update_queue(view)
         everybody = [int(c) for c in view.there]
         if self.apart is None or self.lengths is None or not self.lengths[everybody].all():
@@ -51,7 +51,7 @@ class Cafe(Online):
         return everybody if worth > asking else ()
 
     def choose(self, view: View) -> Choice:
-        """Return the best set, the dearest per utility last, each weighted by the share of clients it represents."""
+        """Return the best set, the most emissions per utility last, each weighted by the share of clients it represents."""
         self._update_queue(view)
         asked = sorted(view.gradients)
         if not asked:
@@ -69,7 +69,7 @@ class Cafe(Online):
         return Choice(clients=[asked[i] for i in order], weights=weights)
 
     def _best(self, view: View, clients: list[int], apart: Floats, lengths: Floats) -> tuple[frozenset[int], float]:
-        """Return the set that the double greedy finds, by position, and its worth."""
+        """Return the set found by the double greedy, by position, and its value."""
         costs = view.cost_kg[clients] / self._slot_kg(view)
 
         def worth(chosen: frozenset[int]) -> float:
@@ -87,7 +87,7 @@ class Cafe(Online):
         return view.budget_kg / view.slots
 
     def _update_queue(self, view: View) -> None:
-        """Update the queue once a slot, with what was spent since."""
+        """Update the queue once per slot with the emissions since the last update."""
         if view.slot == self.seen_slot:
             return
         if self.seen_slot >= 0:
@@ -128,7 +128,7 @@ def explained(chosen: frozenset[int], apart: Floats, lengths: Floats) -> float:
 def double_greedy(count: int, value: Callable[[frozenset[int]], float]) -> frozenset[int]:
     """Return a set by the deterministic double greedy (Buchbinder et al., FOCS 2012).
 
-    It is worth at least a third of the best for any submodular function that is not negative.
+    Its value is at least a third of the best for any non-negative submodular function.
     """
     small, large = frozenset[int](), frozenset(range(count))
     for i in range(count):

@@ -1,4 +1,4 @@
-"""Policies that look at carbon: FedCarbon, GREED, lowcarb, CA-Fed under a carbon budget, and a random choice at equal carbon."""
+"""Carbon-aware policies: FedCarbon, GREED, lowcarb, CA-Fed under a carbon budget, and a random choice at equal emissions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from slackwater.lab.policies.policy import NOBODY, Choice, Floats, Online, State
 
 
 class FedCarbon(Online):
-    """FedCarbon, as the paper cites it: rounds move to the hours of low intensity, with the cleanest clients. Our reading.
+    """FedCarbon, as cited in the paper: rounds move to hours of low intensity, with the cleanest clients. Our interpretation.
 
-    The k cheapest clients of a slot make its round. A round is held now if it is among the cheapest rounds from now on that what is left of
-    the budget pays together.
+    The k clients with the lowest emissions form a slot's round. The round runs now if it is among the cheapest future rounds that the
+    remaining budget pays together.
 
-    What is known: that it schedules rounds in periods and regions of low intensity and has no criterion of fairness (the paper, section
-    II). The rule for when to hold a round, from a forecast over the whole horizon, is ours.
+    Known: it schedules rounds in periods and regions of low intensity, without a fairness criterion (the paper, section II). The rule
+    for when to run a round, from a forecast over the whole horizon, is ours.
     """
 
     def __init__(self, count: int | None = None) -> None:
@@ -26,7 +26,7 @@ class FedCarbon(Online):
         wanted = per_round(self.count, view.clients)
         costs = np.sort(view.costs_ahead, axis=0)[:wanted]
         rounds = np.where(np.isfinite(costs), costs, 0.0).sum(axis=0)
-        rounds[~np.isfinite(costs[0])] = np.inf  # nobody is there
+        rounds[~np.isfinite(costs[0])] = np.inf  # no client is available
         cheapest = np.sort(rounds)
         paid = int(np.searchsorted(np.cumsum(cheapest), view.left_kg * (1 + 1e-12), side="right"))
         if not paid or rounds[0] > cheapest[paid - 1]:
@@ -35,17 +35,16 @@ class FedCarbon(Online):
 
 
 class Greed(Online):
-    """GREED: Albelaihi et al., GLOBECOM 2022, energy-aware client selection. Our reading under a carbon budget.
+    """GREED: Albelaihi et al., GLOBECOM 2022, energy-aware client selection. Our interpretation under a carbon budget.
 
-    As many clients as the green energy of the moment carries, the least consuming first. Where there is no record of green energy, the
-    budget is released evenly over the slots, and clients are taken by rising emissions while what has been released and not spent pays
-    them.
+    GREED takes as many clients as the current green energy supplies, the lowest consumption first. Without data on green energy, we
+    release the budget evenly over the slots and take clients by rising emissions while the released, unspent budget pays them.
 
     Simplified: no wireless channel and no deadline (every client finishes in its slot).
     """
 
     def choose(self, view: View) -> Choice:
-        """Return clients by rising emissions, up to what is released."""
+        """Return clients by rising emissions, up to the released budget."""
         order, costs = _cheapest(view), view.cost_kg
         left, chosen = view.released_kg - view.server_kg, []
         for client in order:
@@ -59,12 +58,11 @@ class Greed(Online):
 class Lowcarb(Online):
     """flwr-lowcarb's window rule: Wiesner et al., CarbonHack 2022 (github.com/birnbaum/flwr-lowcarb).
 
-    Each client has a window that it may wait, w = W max(0, 2 p / p_max - 1) slots, rounded, p its rounds so far and W = 12: who took part
-    little must go soon. A client scores by how much lower its intensity will get within its window, the least gain first; who has no
-    window left comes before all others, the cleanest first; who took part more than the 80th percentile comes last. The best k train in
-    every slot.
+    A client may wait w = W max(0, 2 p / p_max - 1) slots, rounded, with p its rounds so far and W = 12: clients with few rounds wait
+    less. Its score is how much lower its intensity will be within this window, the smallest gain first. Clients with no window left come
+    before all others, the cleanest first. Clients above the 80th percentile of rounds come last. The best k train in every slot.
 
-    Simplified: nothing but the source of the forecast. It has no budget, so ours ends it.
+    Simplified: only the source of the forecast. It has no budget, so ours ends the run.
     """
 
     ahead = 12
@@ -80,7 +78,7 @@ class Lowcarb(Online):
         return np.round(np.maximum(0.0, 2 * view.participation / most - 1) * self.ahead)
 
     def choose(self, view: View) -> Choice:
-        """Return clients by urgency, then by what waiting would gain."""
+        """Return clients by urgency, then by the gain of waiting."""
         windows, now = self.windows(view), view.intensity
         limit = float(np.percentile(view.participation, 80))
 
@@ -97,20 +95,20 @@ class Lowcarb(Online):
 
 
 def _cheapest(view: View) -> list[int]:
-    """Clients that are there, by what training emits now."""
+    """Return the available clients by emissions of training now."""
     return [int(c) for c in view.there[np.argsort(view.cost_kg[view.there], kind="stable")]]
 
 
 class CaFed(Online):
-    """CA-Fed: Rodio et al., INFOCOM 2023, learning under heterogeneous and correlated availability. Our reading.
+    """CA-Fed: Rodio et al., INFOCOM 2023, learning under heterogeneous and correlated availability. Our interpretation.
 
-    CA-Fed does not choose when a client is there; here a client is there in a slot if its emissions are among the cheapest that what is
-    left of the budget pays from then on. How often, pi_c, and how correlated in time, lambda_c (the lag-one correlation), are estimated
-    from the slots so far. A client with few independent chances, e_c = pi_c (1 - lambda_c) / (1 + lambda_c), is ignored: CA-Fed trades the
-    bias of leaving it out for speed of convergence. The others count with 1 / pi_c.
+    CA-Fed does not choose when a client is available. Here a client is available if its emissions are among the lowest that the
+    remaining budget pays from this slot on. The frequency pi_c and the lag-one correlation lambda_c are estimated from the slots so
+    far. A client with few independent chances, e_c = pi_c (1 - lambda_c) / (1 + lambda_c), is ignored: CA-Fed accepts this bias for
+    faster convergence. The others have weight 1 / pi_c.
 
-    Simplified: CA-Fed compares two terms of its bound with estimates of the losses; here a client is ignored if e_c is below a quarter of
-    the median of all, after a day of slots. The weights are scaled in each slot to sum to one, since with rare clients 1 / pi_c diverges.
+    Simplified: CA-Fed compares two terms of its bound with estimates of the losses. Here a client is ignored if e_c is below a quarter
+    of the median, after 24 slots. The weights of a slot are scaled to sum to one, because 1 / pi_c diverges with rare clients.
     """
 
     least, warm_up = 0.25, 24
@@ -144,7 +142,7 @@ class CaFed(Online):
         return np.asarray(pi * (1 - correlation) / (1 + correlation))
 
     def ignored(self) -> NDArray[np.bool_]:
-        """Return [client], whether it is left out."""
+        """Return [client], whether it is ignored."""
         assert self.seen is not None
         if self.seen.shape[1] < self.warm_up:
             return np.zeros(len(self.seen), dtype=bool)
@@ -152,7 +150,7 @@ class CaFed(Online):
         return chances < self.least * float(np.median(chances))
 
     def state(self) -> State:
-        """Return who was available when."""
+        """Return the availability so far."""
         return {} if self.seen is None else {"seen": self.seen}
 
     def restore(self, state: State) -> None:
@@ -161,16 +159,16 @@ class CaFed(Online):
 
 
 class Random(Online):
-    """Every client-slot of the horizon with the same probability, at equal carbon.
+    """Every client-slot of the horizon with the same probability, at equal emissions.
 
-    The probability is what is left of the budget over what all the remaining client-slots that it could pay would cost, so that the
-    budget lasts to the end and is spent by then, as nearly as chance allows. FedAvg over the participants.
+    The probability is the remaining budget divided by the cost of all remaining client-slots that it could pay. So the budget lasts to
+    the end and is spent by then, as nearly as chance allows. FedAvg over the participants.
     """
 
     def choose(self, view: View) -> Choice:
-        """Draw each client by a coin, in random order."""
+        """Draw each client independently, in random order."""
         costs = view.costs_ahead
-        within = costs <= view.left_kg  # what can still be bought at all
+        within = costs <= view.left_kg  # client-slots that the remaining budget can pay
         everything = float(costs[within].sum())
         chance = 1.0 if everything <= view.left_kg else view.left_kg / everything
         able = np.flatnonzero(within[:, 0])

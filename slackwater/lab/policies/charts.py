@@ -1,4 +1,4 @@
-"""Methods compared: a table for the terminal, and a chart of accuracy against kg with one line a method."""
+"""Comparison of methods: a terminal table, and a chart of accuracy by kg with one line per method."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def summary(table: Sequence[Line], *, synthetic: bool = False) -> RenderableType
         blocks.append(view)
     target = table[0].target if table else math.nan
     legend = (
-        f"mean and deviation over seeds; slots: until the last round; target: {target:.1%}, reached by so many seeds; rho_H inf: "
-        "somebody never trained."
+        f"Mean and deviation over seeds. slots: until the last round; target: {target:.1%} (number of seeds that reach it); "
+        "rho_H inf: a client never trained."
     )
     blocks.append(Text(legend, style="dim"))
     blocks.append(Text(KINDS[KIND].sentence, style="yellow"))
@@ -74,13 +74,13 @@ def _number(value: float, form: str, before: str = "") -> str:
 
 
 def chart(table: Sequence[Line], curves: Mapping[str, Sequence[Sequence[float]]], *, synthetic: bool = False) -> Figure:
-    """Draw accuracy against kg spent, one line a method, with the deviation over seeds; ours is thicker and on top.
+    """Draw accuracy by kg spent, one line per method, with the deviation over seeds; ours is thicker and on top.
 
-    With several budgets a point is a budget. With one, it draws `curves`: method -> [hours, kg, accuracy] during training.
+    With several budgets a point is a budget. With one budget, it draws `curves`: method -> [hours, kg, accuracy].
     """
     budgets = sorted({line.budget_kg for line in table})
     best = {line.method: line.accuracy for line in sorted(table, key=lambda line: line.budget_kg) if line.seeds}
-    methods = sorted(best, key=lambda method: -best[method])  # by the largest budget that each was trained with
+    methods = sorted(best, key=lambda method: -best[method])  # by the largest budget of each method
     figure = new_figure(style.COLUMN_IN, 2.6 + 0.13 * math.ceil(len(methods) / 2))
     axes = figure.subplots()
     others = [method for method in methods if not method.startswith(_OURS)]
@@ -100,12 +100,12 @@ def chart(table: Sequence[Line], curves: Mapping[str, Sequence[Sequence[float]]]
         if len(budgets) > 1:
             points = sorted((line for line in table if line.method == method and line.seeds), key=lambda p: p.budget_kg)
             kg = [p.budget_kg if math.isnan(p.kg) else p.kg for p in points]
-            above = [100 * min(p.accuracy_sd, 1 - p.accuracy) for p in points]  # nobody is better than 100 %
+            above = [100 * min(p.accuracy_sd, 1 - p.accuracy) for p in points]  # accuracy ends at 100 %
             spread = [[100 * p.accuracy_sd for p in points], above]
             axes.errorbar(kg, [100 * p.accuracy for p in points], yerr=spread, elinewidth=0.5, capsize=1.2, **look)
         else:
             way = curves.get(method, ())
-            every = 0.2 if len(way) > 1 else None  # so spaced along the line; a point alone has no length
+            every = 0.2 if len(way) > 1 else None  # spacing along the line; a single point has no length
             axes.plot([kg for _, kg, _ in way], [100 * accuracy for *_, accuracy in way], markevery=every, **look)
     _scales(axes, budgets)
     _by_error(axes)
@@ -117,7 +117,7 @@ def chart(table: Sequence[Line], curves: Mapping[str, Sequence[Sequence[float]]]
 
 
 def _scales(axes: Axes, budgets: Sequence[float]) -> None:
-    """Set the axes. Several budgets are ticks on a logarithmic scale: they are usually far apart."""
+    """Set the axes. Several budgets are ticks on a logarithmic scale."""
     if len(budgets) > 1:
         axes.set_xscale("log")
         axes.set_xticks(budgets, [f"{budget:.3g}" for budget in budgets])

@@ -1,4 +1,4 @@
-"""Methods compared at the same carbon: a cell is one method, budget and seed; a line is a mean over seeds."""
+"""Comparison of methods at equal emissions: a cell is one method, budget and seed; a line is a mean over seeds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KIND: RunKind = "simulated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Everything that the cells of a comparison share, beside the scenario."""
+    """Settings shared by the cells of a comparison, besides the scenario."""
 
     task: str = "digits"
     task_data: str | None = None
@@ -44,7 +44,7 @@ class Setting:
     batch_size: int = 128
     lr: float = 0.1
     eval_every: int = 1
-    """Rounds between evaluations: how finely the way to a target accuracy is known."""
+    """Rounds between evaluations: the resolution of hours and kg to a target accuracy."""
     probes: str = "charged"
     probe_samples: int | None = 512
 
@@ -62,7 +62,7 @@ Store = store.Store[Cell]
 
 
 def open_store(folder: Path, problem: Problem, setting: Setting) -> Store:
-    """Return the cells of a folder; raise if they are of another scenario or setting."""
+    """Return the cells of a folder; raise ScenarioError if they belong to another scenario or setting."""
     now = {"scenario": _fingerprint(problem), "setting": asdict(setting) | {"task_data": None}}
     path = folder / "setting.json"
     if path.is_file():
@@ -85,7 +85,7 @@ def sweep(cells: Iterable[Cell], problem: Problem, setting: Setting, kept: Store
 
 
 def train_cell(cell: Cell, problem: Problem, setting: Setting) -> store.Row:
-    """Train one cell on one thread and return what was measured."""
+    """Train one cell on one thread and return its results."""
     from slackwater import training
 
     given = {"data": setting.task_data, "model": setting.model}
@@ -99,7 +99,7 @@ def train_cell(cell: Cell, problem: Problem, setting: Setting) -> store.Row:
     budgeted = problem.with_settings(budget_kg=cell.budget_kg)
     found = store.trained(lambda: _measured(_trained(cell, budgeted, task, setting), budgeted))
     if found["status"] == DIVERGED:
-        found["accuracy"] = 1 / len(set(task.test.y.tolist()))  # chance: the model is no longer one
+        found["accuracy"] = 1 / len(set(task.test.y.tolist()))  # accuracy of chance: the model diverged
     return {"version": __version__, "machine": platform.machine(), **found}
 
 
@@ -172,9 +172,9 @@ class Line:
     budget_kg: float
     method: str
     seeds: int
-    """Cells that were trained, diverged ones included."""
+    """Trained cells, including diverged ones."""
     accuracy: float
-    """Mean; a run that diverged counts as chance."""
+    """Mean; a diverged run counts as chance."""
     accuracy_sd: float
     worst_client: float
     worst_client_sd: float
@@ -189,13 +189,13 @@ class Line:
     reached: int
     """Seeds that reached the target accuracy."""
     hours_to_target: float
-    """Mean over those."""
+    """Mean over these seeds."""
     hours_to_target_sd: float
     kg_to_target: float
     kg_to_target_sd: float
     diverged: int
     infeasible: int
-    """Seeds for which the budget pays no schedule of the method."""
+    """Seeds for which the budget pays no schedule."""
     kind: RunKind = KIND
 
 

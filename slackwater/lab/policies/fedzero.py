@@ -1,4 +1,4 @@
-"""FedZero: statistical utility within what clean energy carries, with a block-list for fairness."""
+"""FedZero: statistical utility within the clean energy, with a block-list for fairness."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _SECONDS = 10.0
 
 
 class FedZero(Online):
-    """FedZero: Wiesner et al., e-Energy 2024, where there are no solar traces: its carbon variant under a budget. FedAvg.
+    """FedZero: Wiesner et al., e-Energy 2024, without solar traces: its carbon variant under a budget. FedAvg.
 
-    Who may train: clients in a clean hour, that are not blocked. Of these exactly k, by the mixed-integer program
+    Clients in a clean hour that are not blocked may train. Exactly k of them do, by the mixed-integer program
 
-        max sum_c sigma_c b_c   with   sum_c b_c = k,   sum_c g_c b_c <= what is released,   b binary,
+        max sum_c sigma_c b_c   with   sum_c b_c = k,   sum_c g_c b_c <= released budget,   b binary,
 
-    sigma Oort's statistical utility n sqrt(mean loss^2) scaled to 0..1 over all clients; where it has no solution, nobody trains and the
-    next slot is waited for. Who has trained is blocked, and let free in each slot with probability min(1, 1 / (p - mean p)), p its rounds:
-    at once if it took part no more than the mean.
+    sigma is Oort's statistical utility n sqrt(mean loss^2), scaled to 0..1 over all clients. Without a solution no client trains in this
+    slot. A client that has trained is blocked. Each slot unblocks it with probability min(1, 1 / (p - mean p)), p its rounds: at once if
+    p is at most the mean.
 
-    Changed: excess energy of a power domain becomes an hour in which its intensity is at most the median of what is ahead, and what is
-    released is the budget spread evenly over the slots, less what was spent. A round is one slot of full local work, so the program's
-    batches m_(c,t) are fixed, and the search over durations is gone. The mean p is over all rounds instead of a day's cycle.
+    Changed: excess energy of a power domain becomes an hour whose intensity is at most the median of the hours ahead. The released
+    budget is spread evenly over the slots, less the spending. A round is one slot of full local work, so the program's batches m_(c,t)
+    are fixed, and there is no search over durations. The mean p is over all rounds instead of a day's cycle.
 
-    Losses are those of a client's own last training, as in the authors' code; who never trained counts as the most useful. sigma grows
-    with the loss: the comparison with FedZero in the code of the paper's authors has it the other way round.
+    Losses are those of a client's own last training, as in the authors' code; a client that never trained has the highest utility. sigma
+    grows with the loss; in the paper authors' own comparison with FedZero it falls.
     """
 
     def __init__(self, count: int | None = None) -> None:
@@ -88,11 +88,10 @@ class FedZero(Online):
 
 
 class FreshFedZero(FedZero):
-    """FedZero as the paper reads it: the utility is of the current model, so clients that do not train compute losses too.
+    """FedZero as the paper describes it: the utility uses the current model, so clients that do not train compute losses too.
 
-    Asked are clients in a clean hour, if they are enough for a round and what is released pays for both. Who is blocked is
-    asked too: the block-list
-    is drawn with the choice.
+    It probes the clients in a clean hour if they are enough for a round and the released budget pays probes and round.
+    Blocked clients are probed too, because the block-list is drawn with the choice.
     """
 
     needs: ClassVar[Need | None] = "losses"
@@ -113,7 +112,7 @@ def solve(sigma: Floats, cost_kg: Floats, count: int, most_kg: float) -> list[in
     """Solve the program with HiGHS; return an empty list if it has no solution."""
     if float(np.sort(cost_kg)[:count].sum()) > most_kg:
         return []
-    from slackwater.planning.highs import INFINITE, Model  # HiGHS is loaded only when it is needed
+    from slackwater.planning.highs import INFINITE, Model  # import HiGHS only when needed
 
     model = Model()
     chosen = model.columns(len(sigma), whole=True)

@@ -1,4 +1,4 @@
-"""A policy chooses the clients of each slot from what an online method may know then: one verb, `choose`."""
+"""A policy chooses the clients of each slot from what an online method may know then, with one method: `choose`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class View:
     slots: int
     """Slots of the whole horizon; the run ends after the last."""
     number: int
-    """Rounds so far: slots in which somebody trained."""
+    """Rounds so far: slots in which at least one client trained."""
     forecast: Floats
     """[client, slot from now on], kg/kWh; column 0 is now."""
     available: NDArray[np.bool_]
@@ -30,9 +30,9 @@ class View:
     energy_kwh: Floats
     """[client], energy of a round."""
     server_kg: float
-    """Charged if anyone trains now."""
+    """Charged if any client trains now, kg."""
     samples: NDArray[np.int64]
-    """[client], samples that it holds."""
+    """[client], number of samples."""
     speeds: Floats
     """[client], speed of local training. Default: 1 for all."""
     losses: Floats
@@ -50,7 +50,7 @@ class View:
     gradients: Mapping[int, Floats]
     """Client -> gradient of the current model on its data, for probed clients."""
     rng: np.random.Generator
-    """Separate for each slot and seed, so that a resumed run draws the same numbers."""
+    """Separate generator for each slot and seed, so that a resumed run draws the same numbers."""
 
     @property
     def clients(self) -> int:
@@ -59,7 +59,7 @@ class View:
 
     @property
     def left_kg(self) -> float:
-        """Return the budget that is left."""
+        """Return the remaining budget, kg."""
         return self.budget_kg - self.spent_kg
 
     @property
@@ -84,12 +84,12 @@ class View:
 
     @property
     def released_kg(self) -> float:
-        """Return the budget released up to this slot, less what was spent, if it is released evenly over the slots."""
+        """Return the budget released evenly up to this slot, less the spending, kg."""
         return self.budget_kg * (self.slot + 1) / self.slots - self.spent_kg
 
     @property
     def affordable_kg(self) -> float:
-        """Return the dearest client-slot, kg, if what is left buys the cheapest from now on; 0 if it buys none."""
+        """Return the most expensive client-slot, kg, if the remaining budget pays the cheapest ones; 0 if it pays none."""
         prices = np.sort(self.costs_ahead, axis=None)
         paid = int(np.searchsorted(np.cumsum(prices), self.left_kg * (1 + 1e-12), side="right"))
         return float(prices[paid - 1]) if paid else 0.0
@@ -97,11 +97,11 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Clients that train now, the most wanted first: `max_parallel` cuts the list. The run ends if the budget does not pay them all."""
+    """Clients that train now, in order of priority: `max_parallel` cuts the list. The run ends if the budget does not pay all."""
 
     clients: Sequence[int] = ()
     weights: Mapping[int, float] = field(default_factory=dict)
-    """Client -> weight of its update; empty leaves them to the aggregator."""
+    """Client -> weight of its update. Empty: the aggregator decides."""
 
 
 NOBODY = Choice()
@@ -112,9 +112,9 @@ class Policy(Protocol):
     """A method that chooses online. Derive from `Online`, which needs only `choose`."""
 
     aggregator: ClassVar[str]
-    """Aggregator of its updates, unless its choices set weights."""
+    """Aggregator of its updates if its choices set no weights."""
     needs: ClassVar[Need | None]
-    """What it must know of clients that do not train; such probes are charged."""
+    """What it needs from clients that do not train; such probes are charged."""
 
     def asks(self, view: View) -> Sequence[int]:
         """Return the clients to probe in this slot."""
@@ -125,7 +125,7 @@ class Policy(Protocol):
         ...
 
     def state(self) -> State:
-        """Return what `choose` depends on besides the view, for a checkpoint."""
+        """Return the state that `choose` depends on besides the view, for a checkpoint."""
         ...
 
     def restore(self, state: State) -> None:
@@ -134,17 +134,17 @@ class Policy(Protocol):
 
 
 class Online:
-    """A policy that needs nothing, remembers nothing, and leaves weights to FedAvg."""
+    """A policy without probes or state, with FedAvg's weights."""
 
     aggregator: ClassVar[str] = "fedavg"
     needs: ClassVar[Need | None] = None
 
     def asks(self, view: View) -> Sequence[int]:
-        """Return nobody."""
+        """Return no clients."""
         return ()
 
     def choose(self, view: View) -> Choice:
-        """Choose the clients of a slot; a subclass writes it."""
+        """Choose the clients of a slot; implement it in a subclass."""
         raise NotImplementedError
 
     def state(self) -> State:
@@ -156,5 +156,5 @@ class Online:
 
 
 def per_round(asked: int | None, clients: int) -> int:
-    """Return the clients a round. Default: a third of all, rounded up; most of these methods pick few of many."""
+    """Return the clients per round. Default: a third of all, rounded up, because most of these methods pick few of many."""
     return min(clients, -(-clients // 3) if asked is None else asked)

@@ -1,4 +1,4 @@
-"""A policy as the schedule source of a run: it sees what it may know, pays for its probes and cannot overspend."""
+"""A policy as the schedule source of a run: it sees only past data, pays for its probes and cannot overspend."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _POLICY = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySettings:
-    """Settings of a run by a policy, beside those of training."""
+    """Settings of a run by a policy, besides those of training."""
 
     policy: str
     probes: Probes = "charged"
@@ -42,7 +42,7 @@ class PolicySettings:
     probe_samples: int | None = PROBE_SAMPLES
     """None: all samples of a client."""
     speeds: tuple[float, ...] | None = None
-    """[client], speed. None: all the same."""
+    """[client], speed. None: all equal."""
 
     def __post_init__(self) -> None:
         if self.probes not in ("charged", "free"):
@@ -54,7 +54,7 @@ class PolicySettings:
 
 
 def empty_plan(problem: Problem, name: str) -> Plan:
-    """Return the plan that the run's file keeps: the problem over its whole horizon, with an empty schedule."""
+    """Return the plan stored in the run's file: the problem over its whole horizon, with an empty schedule."""
     whole = problem.with_settings(fine_tune=0, window="available")
     nobody = np.zeros((len(problem.fleet), -(-whole.horizon // 8)), dtype=np.uint8)
     return unproved_plan(whole, nobody, end=whole.horizon - whole.rounds, solver=f"policy:{name}", began=0.0)
@@ -63,8 +63,8 @@ def empty_plan(problem: Problem, name: str) -> Plan:
 class PolicySource:
     """Ask a policy slot by slot, up to the horizon or until the budget does not pay all of a round.
 
-    A round never runs with only those clients that the rest of the budget pays: one or two cheap clients at the end
-    would undo what a method without a budget has learnt, by our rule and not by its own.
+    A round never runs with only the clients that the rest of the budget pays: one or two cheap clients at the end
+    would damage the model of a method without a budget, by our rule and not by its own.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class PolicySource:
         self.cheapest_ahead = np.minimum.accumulate(cheapest[::-1])[::-1]
         self.slot = 0
         self.since: list[float] = []
-        """kg charged after the last round. With that round's total it is what was spent, also after a resume."""
+        """kg charged after the last round. Added to that round's total it gives the spending, also after a resume."""
         self.lines: list[Charge] = []
         """Charges of the current round, not in the ledger yet."""
         self.counted = 0
@@ -148,7 +148,7 @@ class PolicySource:
         return {key: torch.from_numpy(np.array(value)) for key, value in self.policy.state().items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Continue after the last stored round; later slots are asked again and give the same choices."""
+        """Continue after the last stored round; later slots are chosen again, with the same result."""
         self.policy.restore({key: value.cpu().numpy().copy() for key, value in state.items()})
 
     def _learn(self, history: Sequence[RoundRecord]) -> None:
@@ -241,7 +241,7 @@ class PolicySource:
         return ModelledCharges(replace(self.plan, packed=np.packbits(matrix, axis=1)), note=self.note).of(slot, slot)
 
     def _book(self, ledger: Ledger, lines: Sequence[Charge]) -> None:
-        """Charge lines once: skip what a killed run charged already."""
+        """Charge lines once: skip lines that a killed run charged already."""
         self.since += [line.kg for line in lines]
         if lines:
             booked = {(c.client, c.cause, c.attempt) for c in ledger.charges(slot=lines[0].slot) if c.kind == "charge"}
@@ -251,7 +251,7 @@ class PolicySource:
 
 
 def _weights(choice: Choice, clients: Sequence[int]) -> dict[int, float] | None:
-    """Return the policy's weights, scaled to the same sum if clients were left out."""
+    """Return the policy's weights, scaled to the same sum if clients were removed."""
     if not choice.weights:
         return None
     whole = math.fsum(choice.weights.values())

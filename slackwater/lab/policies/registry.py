@@ -1,11 +1,9 @@
-"""Methods by name: plans made in advance, and policies that choose online, with those that other packages bring."""
+"""Methods by name: plans made in advance, and policies that choose online, also those of installed packages."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 
 from slackwater.errors import ScenarioError
 from slackwater.lab.policies.cafe import Cafe
@@ -17,15 +15,16 @@ from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan
 from slackwater.planning.problem import Problem
 from slackwater.planning.schedule import no_slack_plan
+from slackwater.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A method whose schedule is known in advance, and its aggregator."""
+    """A method with a schedule made in advance, and its aggregator."""
 
     schedule: Callable[[Problem], Plan]
     aggregator: str | None
-    """None: the plan's own recommendation."""
+    """None: the aggregator that the plan recommends."""
 
     def make(self, problem: Problem) -> tuple[Plan, str]:
         """Return the plan and its aggregator."""
@@ -48,13 +47,12 @@ PLANNED = {
     "carbon-greedy": Planned(_carbon_greedy, "fedavg"),
     "no-slack": Planned(no_slack_plan, "fedavg"),
 }
-"""docs/research/rivals.md describes each."""
+"""Described in docs/research/rivals.md."""
 
 Factory = Callable[..., Policy]
 """Called without arguments, or with the number after the colon of a name like `oort:2`: clients a round."""
 
-ENTRY_POINTS = "slackwater.policies"
-_FACTORIES: dict[str, Factory] = {
+_OWN: dict[str, Factory] = {
     "fedzero": FedZero,
     "fedzero-fresh": FreshFedZero,
     "cafe": Cafe,
@@ -68,6 +66,7 @@ _FACTORIES: dict[str, Factory] = {
     "ca-fed": CaFed,
     "random": Random,
 }
+POLICIES = Registry("method", "slackwater.policies", _OWN, reserved=PLANNED)
 _WITHOUT_NUMBER = (Greed, FedCS, CaFed, Random)
 
 
@@ -80,16 +79,14 @@ def register_policy(name: str, factory: Factory) -> None:
     """
     if not name or any(sign in name for sign in ":,+"):
         raise ScenarioError(
-            f"A policy cannot be called {name!r}: the name must not be empty nor hold a colon, comma or plus."
+            f"{name!r} is not a name for a policy: it must not be empty or contain a colon, comma or plus."
         )
-    if name in PLANNED or (name in _FACTORIES and _FACTORIES[name] is not factory):
-        raise ScenarioError(f"There is a method {name!r} already. Choose another name.")
-    _FACTORIES[name] = factory
+    POLICIES.register(name, factory)
 
 
 def policy_names() -> list[str]:
-    """Return the names of all policies, those of installed packages included."""
-    return sorted({*_FACTORIES, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+    """Return the names of all policies, with those of installed packages."""
+    return POLICIES.names()
 
 
 def method_names() -> list[str]:
@@ -100,25 +97,24 @@ def method_names() -> list[str]:
 def make_policy(spec: str) -> Policy:
     """Return a new policy by name, with its number if it takes one: `fedzero`, `oort:2` (clients a round), `cafe:50` (V)."""
     name, colon, number = spec.strip().lower().partition(":")
-    factory = _FACTORIES.get(name) or next(
-        (point.load() for point in entry_points(group=ENTRY_POINTS) if point.name.lower() == name), None
-    )
-    if factory is None:
-        raise _unknown(name)
+    if name in PLANNED:
+        instead = "sw.baseline" if name == "no-slack" else "sw.plan"
+        raise ScenarioError(f"{name!r} is a plan, not an online policy. Use `{instead}`, or `slackwater rivals`.")
+    factory = POLICIES.get(name)
     if not colon:
         made = factory()
     elif factory in _WITHOUT_NUMBER:
-        raise ScenarioError(f"The policy {name!r} takes no number, but {spec!r} gives it one.")
+        raise ScenarioError(f"The policy {name!r} takes no number. Write {name}, not {spec.strip()}.")
     else:
         try:
             value = float(number) if factory is Cafe else int(number)
         except ValueError:
             value = 0
         if not value > 0:
-            raise ScenarioError(f"In the policy {spec!r}, {number!r} is not a number above 0.")
+            raise ScenarioError(f"{spec!r}: {number!r} is not a number above 0.")
         made = factory(value)
     if not isinstance(made, Policy):
-        raise ScenarioError(f"The policy {name!r} lacks something; derive it from slackwater.rivals.Online.")
+        raise ScenarioError(f"The policy {name!r} is incomplete. Derive it from slackwater.lab.policies.Online.")
     return made
 
 
@@ -134,9 +130,3 @@ def check_method(spec: str) -> str:
     if name not in PLANNED:
         make_policy(name)
     return name if aggregator is None else f"{name}+{aggregator}"
-
-
-def _unknown(name: str) -> ScenarioError:
-    near = difflib.get_close_matches(name, method_names(), n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return ScenarioError(f"There is no method {name!r}.{hint} Known are {', '.join(method_names())}.")

@@ -1,4 +1,4 @@
-"""Policies made for speed: Oort, TiFL, REFL and FedCS. They ignore carbon and train from the first slot until the budget is spent."""
+"""Policies for speed: Oort, TiFL, REFL and FedCS. They ignore carbon and train from the first slot until the budget is spent."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def statistical_utility(samples: Floats, losses: Floats) -> Floats:
 
 
 class Oort(Online):
-    """Oort: Lai et al., OSDI 2021. Statistical utility times a penalty for the slow, with exploration.
+    """Oort: Lai et al., OSDI 2021. Statistical utility times a penalty for slow clients, with exploration.
 
-    Among clients tried before, the score is U = n sqrt(mean loss^2), cut off at its 95th percentile and divided by the largest, plus the
-    confidence sqrt(0.1 ln R / L), L the round in which the client last trained; times (T / t)^2 for a client whose round takes t > T. Those
-    within 95 % of the k-th best are drawn in proportion to their scores. A share of the k, 0.9 falling by 0.98 a round to 0.2, goes to
-    clients never tried, the fast ones more likely.
+    The score of a client tried before is U = n sqrt(mean loss^2), cut at its 95th percentile and divided by the largest, plus the
+    confidence sqrt(0.1 ln R / L), L the round in which the client last trained. A client whose round takes t > T has this times
+    (T / t)^2. Clients above 95 % of the k-th best score are drawn in proportion to their scores. A share of the k, from 0.9 falling by
+    0.98 per round to 0.2, goes to clients never tried, fast ones with higher probability.
 
-    Simplified: T is the mean duration over clients instead of the pacer's; the loss is the mean over the local steps, since those are
-    what a client that trains computes anyway; no client is dropped for having been chosen too often.
+    Simplified: T is the mean duration over clients instead of the pacer's. The loss is the mean over the local steps, which a client
+    computes anyway. No client is dropped for having been chosen too often.
     """
 
     def __init__(self, count: int | None = None) -> None:
@@ -60,12 +60,11 @@ class Oort(Online):
 class TiFL(Online):
     """TiFL: Chai et al., HPDC 2020, with its adaptive choice of tiers.
 
-    Clients are sorted into three tiers by speed. Each round one tier is drawn, the worse the model does on it the likelier, while it has
-    credits; k of its clients are drawn.
+    Clients are sorted into three tiers by speed. Each round draws one tier with credits, with higher probability the worse the model is
+    on it, and then k of its clients.
 
-    Simplified: how the model does on a tier is the mean of its clients' latest losses instead of a test accuracy, which TiFL has every
-    client report; a tier not tried yet counts as the worst; each tier has a third of the slots as credits, and where all have run out they
-    begin anew.
+    Simplified: a tier's performance is the mean of its clients' latest losses; in TiFL every client reports a test accuracy. A tier not
+    tried yet counts as the worst. Each tier has a third of the slots as credits; when all are used, credits no longer count.
     """
 
     tiers = 3
@@ -90,7 +89,7 @@ class TiFL(Online):
         return [[int(c) for c in part] for part in np.array_split(order, self.tiers)]
 
     def chances(self, view: View) -> Floats:
-        """Return [tier], the probability of being drawn; 0 for all if nobody is available."""
+        """Return [tier], the probability of being drawn; 0 for all if no client is available."""
         losses = np.zeros(self.tiers)
         open_to = np.zeros(self.tiers, dtype=bool)
         for tier, clients in enumerate(self.members(view)):
@@ -113,12 +112,12 @@ class TiFL(Online):
 
 
 class REFL(Online):
-    """REFL: Abdelmoniem et al., EuroSys 2023. Its intelligent participant selection: those first who will be there least.
+    """REFL: Abdelmoniem et al., EuroSys 2023. Its intelligent participant selection: the least available clients first.
 
-    The k clients with the least availability over the next 24 slots, as the scenario foresees it; equals in random order.
+    The k clients with the least availability over the next 24 slots of the scenario; equals in random order.
 
-    Simplified: the forecast of availability is the scenario's own; the staleness-aware aggregation of late updates has nothing to do here,
-    since nobody is late. Where everybody is always there, REFL is a random choice.
+    Simplified: the forecast of availability is the scenario's. There is no staleness-aware aggregation, because no update is late. If
+    all clients are always available, REFL is a random choice.
     """
 
     ahead = 24
@@ -138,8 +137,8 @@ class REFL(Online):
 class FedCS(Online):
     """FedCS: Nishio and Yonetani, ICC 2019. As many clients as a round's deadline allows.
 
-    Clients compute at the same time and upload one after the other. Greedily, the client that adds least to the time of the round comes
-    next, until the deadline: Theta <- Theta + upload + max(0, t - Theta), t the client's own time.
+    Clients compute in parallel and upload one after the other. The client that adds least to the round's time comes next, until the
+    deadline: Theta <- Theta + upload + max(0, t - Theta), t the client's own time.
 
     Simplified: times are in units of the fastest client's round (1 / speed), an upload takes 0.1, the deadline is 2, and distribution and
     aggregation take no time. With equal speeds all of up to ten clients train, which is FedAvg without slack.

@@ -84,7 +84,9 @@ def resume(
     try:
         own = {field.name for field in fields(PolicySettings)}
         if "policy" not in run.settings:
-            raise ScenarioError(f"The run in {out} was by a plan, not by a policy. Go on with: slackwater resume {out}")
+            raise ScenarioError(
+                f"The run in {out} follows a plan, not a policy. Continue it with: slackwater resume {out}"
+            )
         kept = {key: value for key, value in run.settings.items() if key in own}
         speeds = kept.pop("speeds", None)
         options = PolicySettings(**kept, speeds=None if speeds is None else tuple(speeds))
@@ -124,14 +126,14 @@ def _carry_out(
     notes: tuple[str, ...] = ()
     if policy.needs is not None and options.probes == "free":
         notes = (
-            f"What the policy {options.policy!r} computes on clients that do not train ({policy.needs}) is not charged.",
+            f"The probes of the policy {options.policy!r} on clients that do not train ({policy.needs}) are not charged.",
         )
     result = carry_out(run, source, task, settings, notes, progress)
     if result.history:
         return result
     untrained = (
-        f"Nobody trained: the budget of {result.budget_kg:g} kg does not pay a first round that the policy {options.policy!r} "
-        "wants. Raise budget_kg, or take a policy that looks at it."
+        f"No client trained: the budget of {result.budget_kg:g} kg does not pay the first round of the policy {options.policy!r}. "
+        "Raise budget_kg, or use a policy that considers it."
     )
     return replace(result, notes=(*result.notes, untrained))
 
@@ -149,7 +151,7 @@ def _check(problem: Problem, task: Task, settings: Settings, options: PolicySett
         raise ScenarioError("devices_per_slot and a task with devices belong together: give both or neither.")
     if settings.averaging is not None:
         raise ScenarioError(
-            "averaging needs to know the number of rounds in advance, which a policy does not. Leave it out."
+            "averaging needs the number of rounds in advance, which a policy does not know. Leave it out."
         )
     if settings.tensorboard and out is None:
         raise ScenarioError("tensorboard=True needs a folder to write to: name one with --out (out= in Python).")

@@ -9,7 +9,7 @@ import click
 
 
 def use_tests(*folders: str) -> None:
-    """Make modules of the repository's tests importable, or say where to start the study."""
+    """Make modules of the repository's tests importable; raise if they are not there."""
     for folder in folders:
         path = Path("tests") / folder
         if not path.is_dir():

@@ -30,7 +30,7 @@ class Cell:
     """One training run."""
 
     aggregator: str
-    """Or `no-slack`, which is FedAvg without slack."""
+    """Name of the aggregator, or `no-slack`: FedAvg without slack."""
     s: int
     seed: int
 
@@ -50,7 +50,7 @@ def main() -> None:
 @click.option("--aggregators", default=",".join(AGGREGATORS))
 @click.option("--local-steps", default=30)
 @click.option("--lr", default=0.1)
-@click.option("--jobs", default=1, help="Cells side by side, a core each.")
+@click.option("--jobs", default=1, help="Cells trained in parallel, one core each.")
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS / "aggregation.jsonl")
 def run(
     data: str, task: str, task_data: str | None, model: str | None, seeds: str, ends: str, aggregators: str,
@@ -71,7 +71,7 @@ def run(
 
 
 def train_cell(cell: Cell, source: Source, slack: int, local_steps: int, lr: float) -> Row:
-    """Train one cell and return what was measured."""
+    """Train one cell and return its results."""
     row = problem(source, rounds=ROUNDS, fine_tune=1, slack=slack)
     plan = no_slack_plan(row) if cell.aggregator == NO_SLACK else sw.plan(row, end=cell.s)
     aggregator = "fedavg" if cell.aggregator == NO_SLACK else cell.aggregator
@@ -80,7 +80,7 @@ def train_cell(cell: Cell, source: Source, slack: int, local_steps: int, lr: flo
 
 
 def train_plan(plan: sw.Plan, source: Source, seed: int, **settings: Any) -> Row:
-    """Train a plan on one thread and return what was measured."""
+    """Train a plan on one thread and return its results."""
 
     def train() -> Row:
         task = sw.tasks.make(source.task, **source.task_options(seed))
@@ -94,7 +94,7 @@ def train_plan(plan: sw.Plan, source: Source, seed: int, **settings: Any) -> Row
 @main.command()
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS / "aggregation.jsonl")
 def table(results: Path) -> None:
-    """Print means and deviations over the seeds that are stored."""
+    """Print means and deviations over the stored seeds."""
     rows = Store(results, Cell, {"task": "", "local_steps": 0, "lr": 0}).rows()
     if not rows:
         raise click.ClickException(f"There are no cells in {results} yet.")

@@ -1,4 +1,4 @@
-"""Find accuracy per kilogram: rules and schedules on a small network, for `slackwater plan --auto` (docs/research/auto.md).
+"""Measure accuracy per kilogram of rules and schedules on a small network, for `plan --auto` (docs/research/auto.md).
 
     python -m slackwater.lab auto run [SET ..] --data ../shared/data/ci_paper7 --task-data ../shared/data/mnist
     python -m slackwater.lab auto table [TABLE ..] --data ../shared/data/ci_paper7
@@ -58,7 +58,7 @@ def main() -> None:
 @click.option("--task-data", default=None, help="Folder of MNIST.")
 @results_option
 def run(sets: tuple[str, ...], data: str, task_data: str | None, results: Path) -> None:
-    """Train the cells of the SETS, all by default, that are not stored yet, on one thread."""
+    """Train the missing cells of the SETS (default: all) on one thread."""
     _check("set", sets, SETS)
     torch.set_num_threads(1)
     logging.getLogger("slackwater").setLevel(logging.ERROR)
@@ -75,7 +75,7 @@ def run(sets: tuple[str, ...], data: str, task_data: str | None, results: Path) 
 @data_option
 @results_option
 def table(tables: tuple[str, ...], data: str, results: Path) -> None:
-    """Show the TABLES, all by default, from what is stored."""
+    """Show the TABLES (default: all) from the stored cells."""
     _check("table", tables, TABLES)
     store, maker = AnyStore(results, Cell), Maker(data)
     for name in tables or TABLES:
@@ -91,7 +91,7 @@ def _check(kind: str, names: Sequence[str], known: Mapping[str, Any]) -> None:
 
 
 def rules_table(store: Store, maker: Maker) -> Iterator[str]:
-    """Show the candidates at the tightest budget, the best mean first; two seeds."""
+    """Show the candidates at the tightest budget with two seeds, the best mean first."""
     columns = [(beta, s) for beta in (0.5, 0.1) for s in (20, 50, 150)]
     rows = []
     for rule in CANDIDATES:
@@ -106,7 +106,7 @@ def rules_table(store: Store, maker: Maker) -> Iterator[str]:
 
 
 def budgets_table(store: Store, maker: Maker) -> Iterator[str]:
-    """Compare auto with the best cells on the judging seeds: accuracy, and in brackets the worst client's."""
+    """Compare auto with the best cells on the evaluation seeds: accuracy, and the worst client's in brackets."""
     yield line("T", "no slack", "paper's best cell", "of", "our best cell", "of", "auto", "of")
     yield under(8)
     for T in (3, 4, 5, 10, 20):
@@ -119,7 +119,7 @@ def budgets_table(store: Store, maker: Maker) -> Iterator[str]:
 
 
 def closer_table(store: Store, maker: Maker) -> Iterator[str]:
-    """Compare auto with our best cell, seed by seed: the mean difference with its standard error."""
+    """Compare auto with our best cell by seed: the mean difference with its standard error."""
     yield line("T", "our best cell", "of", "auto", "of", "difference", "standard error", "seeds")
     yield under(8)
     for T in (3, 4, 5, 10):
@@ -140,7 +140,7 @@ def closer_table(store: Store, maker: Maker) -> Iterator[str]:
 
 
 def held_out_table(store: Store, maker: Maker) -> Iterator[str]:
-    """Show the same in settings in which nothing was searched or fitted."""
+    """Show the same in settings without any search or fit."""
     yield line("held out", "T", "no slack", "paper's best cell", "of", "auto", "of")
     yield under(7)
     for name, setting in HELD_OUT.items():
@@ -166,7 +166,7 @@ def collapse_table(store: Store, maker: Maker) -> Iterator[str]:
 
 
 def objective_table(store: Store, maker: Maker) -> Iterator[str]:
-    """Show our rule by the schedule's objective, tightest budget, two seeds."""
+    """Show our rule by the schedule's objective, at the tightest budget with two seeds."""
     ends = (20, 30, 50, 90, 110)
     yield line("objective", "alpha", *(f"s={s}" for s in ends))
     yield under(len(ends) + 2)

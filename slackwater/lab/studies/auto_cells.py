@@ -25,16 +25,16 @@ from slackwater.planning.schedule import no_slack_plan
 
 LOCAL_STEPS, LR = 30, 0.1
 _FAR_KG = 1e4
-"""Counted from this far above every cost, each slot is worth the same."""
+"""Offset far above every cost, so that each slot has the same value."""
 SEARCH_SEEDS, JUDGE_SEEDS = (0, 1, 2), (10, 11, 12)
-"""Rules, constants and best cells are chosen on the first and compared on the others."""
+"""Rules, constants and best cells are chosen on the first seeds and compared on the others."""
 MORE_SEEDS = (*JUDGE_SEEDS, *range(13, 19))
-"""Where hundredths decide: auto compared with our best cell."""
+"""For small differences: auto compared with our best cell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One training run, by everything that decides its result."""
+    """One training run, identified by everything that decides its result."""
 
     task: str = "mnist"
     beta: float = 0.5
@@ -95,7 +95,7 @@ class Maker:
 
 
 class Batches:
-    """Train the runs of one schedule together: the first cell that is asked for brings the results of the others."""
+    """Train the runs of one schedule together: the first requested cell also gives the results of the others."""
 
     def __init__(
         self, cells: Iterable[Cell], kept: Store, maker: Maker, task_data: str | None, others: bool = False
@@ -108,7 +108,7 @@ class Batches:
         self.done: dict[Cell, Row] = {}
 
     def measure(self, cell: Cell) -> Row:
-        """Return what was measured of a cell."""
+        """Return the results of a cell."""
         if cell not in self.done:
             together = self.todo.pop(cell.schedule)
             began = time.perf_counter()
@@ -153,7 +153,7 @@ def auto_cell(maker: Maker, cell: Cell) -> Cell:
 
 
 def best_cell(store: Store, rule: str, hours: int, seeds: Sequence[int] = SEARCH_SEEDS, **setting: Any) -> Cell | None:
-    """Return the best cell of a rule, with seed 0, by the mean over the seeds that all of its cells were trained with."""
+    """Return the best cell of a rule, with seed 0, by the mean over the seeds that all its cells have."""
     like = Cell(hours=hours, rule=rule, **setting)
     found: dict[Cell, dict[int, float]] = {}
     for cell, _ in store.cells():
@@ -171,7 +171,7 @@ PAPER_CELLS = (
     (1, 10, 0.1), (1, 20, 0.1), (1, 30, 0.1), (1, 50, 0.1), (1, 50, 0.0316), (1, 70, 0.0316),
     (3, 20, 0.1), (3, 40, 0.1), (3, 50, 0.1),
 )  # fmt: skip
-"""(t_ft, s, rate) of the paper's method where its whole grid is too much; the best of its tables and ours are among them."""
+"""(t_ft, s, rate) of the paper's method if its whole grid is too large, with the best of its tables and ours."""
 PAPER, OURS, OTHERS = "ufedavg", "echo", ("stride", "memory:0.9")
 CANDIDATES = (
     "fedavg", "ufedavg", "echo", "echo:0.9", "echo+linear", "echo+ahead", "echo+step=1.25", "echo+step=1.5", "echo+step=2",
@@ -192,7 +192,7 @@ CANDIDATES = (
     "mem:0.95+exp=0.5+clip", "mem:0.95+norm=1+clip+own=0.5", "mem:0.97+norm=1+clip+slots",
     "mem:0.95+norm=1+clip+q=0.3",
 )  # fmt: skip
-"""`slackwater.lab.studies.auto_rules` says what their names mean."""
+"""`slackwater.lab.studies.auto_rules` explains the names."""
 WINDY, STILL = "2022-12-22T00:00Z", "2022-12-08T00:00Z"
 """Lowest and highest mean direct intensity of BE, DE, GB and IE over 200 hours from any midnight of 2022."""
 
@@ -207,7 +207,7 @@ def _cells(
     rates: Iterable[float] = (LR,),
     **other: Any,
 ) -> list[Cell]:
-    """Return all combinations, the runs of one schedule next to each other."""
+    """Return all combinations, with the runs of one schedule together."""
     return [
         Cell(hours=T, end=s, fine_tune=t_ft, alpha=alpha, rule=rule, lr=lr, seed=seed, **other)
         for T, t_ft, alpha, s, rule, lr, seed in product(hours, windows, alphas, ends, rules, rates, seeds)
@@ -271,7 +271,7 @@ def collapse_set() -> list[Cell]:
 
 
 def judge_set() -> list[Cell]:
-    """Return our rule over the grid, on seeds and at budgets that nothing was fitted on."""
+    """Return our rule over the grid, on seeds and at budgets without any fit."""
     tight = _cells((3, 4, 5), ENDS, (OURS,), JUDGE_SEEDS, windows=(1, 3))
     wide = _cells((10,), ENDS, (OURS,), JUDGE_SEEDS[:1], windows=(1, 3))
     others = [_cells((3,), HELD_OUT_ENDS, (OURS,), JUDGE_SEEDS[:1], **setting) for setting in HELD_OUT.values()]
@@ -288,7 +288,7 @@ HELD_OUT_ENDS = (5, 10, 20, 30, 50, 70, 110, 150)
 
 
 def held_out_set() -> list[Cell]:
-    """Return the paper's method in settings without a search: fewer end times, one seed to choose by, all its rates."""
+    """Return the paper's method in settings without a search: fewer end times, one seed for the choice, all its rates."""
     return [
         cell
         for setting in HELD_OUT.values()
@@ -308,7 +308,7 @@ def auto_set(maker: Maker) -> list[Cell]:
 
 
 def again_set(store: Store) -> list[Cell]:
-    """Return the best cells, chosen on the search seeds, on the judging seeds."""
+    """Return the best cells of the search seeds, on the evaluation seeds."""
     chosen: list[Cell] = []
     for setting in ({}, *HELD_OUT.values()):
         for T in (3, 4, 5, 10):
@@ -318,7 +318,7 @@ def again_set(store: Store) -> list[Cell]:
 
 
 def closer_set(maker: Maker, store: Store) -> list[Cell]:
-    """Return auto and our best cell with enough seeds to tell them apart."""
+    """Return auto and our best cell with enough seeds to distinguish them."""
     pairs = [(auto_cell(maker, Cell(hours=T)), best_cell(store, OURS, T)) for T in (3, 4, 5, 10)]
     return [replace(one, rule=OURS, seed=seed) for pair in pairs for one in pair if one for seed in MORE_SEEDS]
 

@@ -1,4 +1,4 @@
-"""Confirm the choice of `plan --auto` with the paper's CNN, compared with the paper's method where that was trained.
+"""Confirm the choice of `plan --auto` with the paper's CNN, compared with the paper's method where it was trained.
 
 python -m slackwater.lab auto-cnn --data ../shared/data/ci_paper7 --task-data ../shared/data/mnist
 python -m slackwater.lab auto-cnn --data ../shared/data/ci_paper7 --show
@@ -29,9 +29,9 @@ CNN_BUDGETS = (3, 4, 5, 9, 10, 20, 30, 40)
 @click.option("--data", default="typical", help="Carbon intensity: the folder of the seven zones.")
 @click.option("--task", default="mnist")
 @click.option("--task-data", default=None, help="Folder of MNIST.")
-@click.option("--budgets", default=",".join(map(str, CNN_BUDGETS)), help="T, in the order they are trained.")
+@click.option("--budgets", default=",".join(map(str, CNN_BUDGETS)), help="Budgets T, in training order.")
 @click.option("--seeds", default=",".join(map(str, SEARCH_SEEDS)))
-@click.option("--rules", default=OURS, help="Aggregators, on auto's schedules.")
+@click.option("--rules", default=OURS, help="Aggregators on auto's schedules.")
 @click.option(
     "--grid", default="", help="End times at which our aggregator is trained too, such as 20,50; 58/2 is a window of 2."
 )
@@ -45,7 +45,7 @@ CNN_BUDGETS = (3, 4, 5, 9, 10, 20, 30, 40)
 @click.option("--local-steps", default=cells.LOCAL_STEPS, show_default=True)
 @click.option("--batch-size", default=cells.BATCH, show_default=True)
 @click.option("--jobs", default=1, show_default=True)
-@click.option("--show", is_flag=True, help="Train nothing, show what is there.")
+@click.option("--show", is_flag=True, help="Train nothing; show the stored results.")
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS / "auto_cnn.jsonl")
 @click.option(
     "--paper-cells",
@@ -90,7 +90,7 @@ def main(
         ]
         _train([*wanted.values(), *beside], source, store, jobs)
     if paper and not show:
-        # Their windows of 3 begin at T = 4: at T = 3 nothing would be left of the budget.
+        # Windows of 3 start at T = 4: at T = 3 they would use the whole budget.
         tried = [[work.published(T, *key) for key in PAPER_CELLS if key[0] < T] for T in hours]
         _train(chain(*tried), source, theirs, jobs)
         best = [cell for of in tried if (cell := _best(theirs, of)) is not None]
@@ -139,7 +139,7 @@ def _best(store: cells.Store, seed_0: list[cells.Cell]) -> cells.Cell | None:
 
 
 def _shown_best(store: cells.Store, seed_0: list[cells.Cell]) -> tuple[str, str]:
-    """Show the best cell of seed 0 on the other seeds; on seed 0 itself, which flatters it, if there are no others."""
+    """Show the best cell of seed 0 on the other seeds; without others, on seed 0, which favours it."""
     best = _best(store, seed_0)
     if best is None:
         return "", ""

@@ -1,4 +1,4 @@
-"""Aggregation rules that were tried for `slackwater plan --auto`; the useful ones are in slackwater.training.aggregators.
+"""Aggregation rules tested for `slackwater plan --auto`; the useful ones are in slackwater.training.aggregators.
 
 A candidate has a name like `memory:0.9+slots+step=1.5`: a rule with its number, then its changes.
 """
@@ -64,13 +64,13 @@ _DISCOUNTED = ("slots", "p", "q", "even", "own", "cap", "r", "exp", "norm", "mos
 
 
 class Discounted(_Plain):
-    """Memory with other discounts: what is stored counts gamma^age, over the sum to the power p times K^(1-p).
+    """Memory with other discounts: a stored update has weight gamma^age, over the sum to the power p times K^(1-p).
 
-    slots: age in slots; q: times pi^-q; even: times a factor for each client that makes the total over the run equal;
-    own: age in units of the client's own mean interval; cap: no weight above it. r, exp, norm: the step is longer than
-    the mean, by the sum of what is stored to the power r, by FedExP's factor, or so that it is as long as the updates are
-    on average (`fresh`: as the fresh ones); never by more than `most`. clip: a stored update is no longer than so many
-    times the fresh ones' mean; unit: and no shorter.
+    slots: age in slots. q: times pi^-q. even: times a factor per client that makes all totals over the run equal.
+    own: age in units of the client's mean interval. cap: maximum weight. r, exp, norm: the step is longer than the
+    mean, by the sum of the stored updates to the power r, by FedExP's factor, or so that it is as long as the updates
+    on average (`fresh`: as the fresh ones); at most by `most`. clip: a stored update is at most this many times the
+    fresh ones' mean; unit: and at least.
     """
 
     def __init__(
@@ -104,9 +104,9 @@ class Discounted(_Plain):
         weights = {c: min(self.cap, weight / total) for c, weight in raw.items()}
         lengths = {c: float(self.latest[c].norm()) for c in raw} if self.norm or self.clip else {}
         usual = sum(lengths[c] for c in updates) / len(updates) if lengths else 0.0
-        if self.clip:  # what is stored is no longer than the fresh ones are
+        if self.clip:  # a stored update is at most as long as the fresh ones
             shrunk = {c: self.clip * usual / max(1e-12, lengths[c]) for c in raw}
-            if not self.unit:  # with it, every one as long as they are
+            if not self.unit:  # with it, every update is as long as they are
                 shrunk = {c: min(1.0, factor) for c, factor in shrunk.items()}
             lengths = {c: lengths[c] * shrunk[c] for c in raw}
             update = _sum({c: (weights[c] * shrunk[c], self.latest[c]) for c in raw})
@@ -130,7 +130,7 @@ class Discounted(_Plain):
 
 
 class Models(_Plain):
-    """The mean of the clients' latest models, not updates, discounted by age: an old one pulls back, it is not repeated."""
+    """The mean of the clients' latest models, discounted by age: an old model pulls back, an old update would repeat."""
 
     def __init__(self, gamma: float, power: float = 1.0) -> None:
         self.gamma, self.power = gamma, power
@@ -152,14 +152,14 @@ class Models(_Plain):
 
 
 class Missed(_Plain):
-    """FedAWE's amplification: an update counts for the rounds that its client has missed, at most so many, over K."""
+    """FedAWE's amplification: an update counts for the rounds its client missed, up to a maximum, over K."""
 
     def __init__(self, most: float) -> None:
         self.most = most
         self.seen: dict[int, int] = {}
 
     def aggregate(self, updates: Mapping[int, Tensor], who: Participation) -> Aggregate:
-        """Weight an update by (rounds since its client was last there) / K, scaled to sum to at most 1."""
+        """Weight an update by (rounds since its client last took part) / K, scaled to sum to at most 1."""
         raw = {c: min(self.most, who.number - self.seen.get(c, -1)) / who.clients for c in updates}
         self.seen.update(dict.fromkeys(updates, who.number))
         total = max(1.0, sum(raw.values()))
@@ -168,7 +168,7 @@ class Missed(_Plain):
 
 
 class Pace(Stride):
-    """`Stride` that eases off: the factor to the power sqrt(length of the fresh updates now / longest so far)."""
+    """`Stride` that decays: the factor to the power sqrt(length of the fresh updates now / longest so far)."""
 
     longest = 0.0
 
@@ -181,7 +181,7 @@ class Pace(Stride):
 
 
 class Linear(Echo):
-    """`Echo` with the cosine itself as the power, as it was at first."""
+    """`Echo` with the cosine itself as the power: its first version."""
 
     def power(self, repeated: float) -> float:
         """Return the cosine."""
@@ -189,7 +189,7 @@ class Linear(Echo):
 
 
 class Ahead(Echo):
-    """`Echo` with steps 1 + c times as long, c the cosine: what clients will say again is done already."""
+    """`Echo` with steps 1 + c times as long, c the cosine: it anticipates what the updates repeat."""
 
     def lengthened(self, factor: float, worth: Mapping[int, float]) -> float:
         """Return the factor times 1 + c."""
@@ -199,8 +199,8 @@ class Ahead(Echo):
 class Given(_Plain):
     """Weights for the whole run from the matrix: least variance for equal totals, no round above one.
 
-    Least squares of the weights w[c, t] >= 0 with sum over t of w[c, t] = total for every client that is there at all,
-    and sum over c of w[c, t] <= 1. The total is `most` times the largest that is possible for all.
+    Least squares of the weights w[c, t] >= 0 with sum over t of w[c, t] = total for every client that trains at all,
+    and sum over c of w[c, t] <= 1. The total is `most` times the largest possible for all.
     """
 
     def __init__(self, plan: sw.Plan, most: float) -> None:
@@ -229,7 +229,7 @@ class Smoothed(_Plain):
 
 
 class Heavy(_Plain):
-    """Server momentum that adds up, FedAvgM: v <- b v + Delta."""
+    """Accumulating server momentum, FedAvgM: v <- b v + Delta."""
 
     def __init__(self, rule: Aggregator, beta: float) -> None:
         self.rule, self.beta = rule, beta
@@ -243,7 +243,7 @@ class Heavy(_Plain):
 
 
 class Scaled(_Plain):
-    """The server's step times a factor, which falls in a straight line over the rounds to `fade` of it."""
+    """The server's step times a factor, which falls linearly over the rounds to `fade` of it."""
 
     def __init__(self, rule: Aggregator, step: float, fade: float, rounds: int) -> None:
         self.rule, self.step, self.fade, self.rounds = rule, step, fade, rounds
@@ -285,7 +285,7 @@ def _given(before: NDArray[np.bool_], most: float) -> NDArray[np.float64]:
     there = counts > 0
     if not there.any():
         return np.zeros(before.shape)
-    # The largest equal total: limited by sets of clients that share few rounds; bisected by the projection's own failure.
+    # The largest equal total is limited by clients that share few rounds. Bisection: the projection fails above it.
     low, high = 0.0, float(counts[there].min())
     for _ in range(20):
         middle = (low + high) / 2

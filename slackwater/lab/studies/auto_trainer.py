@@ -1,8 +1,7 @@
-"""Train a small network under many rules and seeds at once, for the search of the study `auto`.
+"""Train a small network with many rules and seeds at once, for the search of the study `auto`.
 
-This is Algorithm 1 as in `slackwater.train`, for one hidden layer on images averaged to 14 x 14. The gradient is
-written out, so that the clients of a slot, the seeds and the rules of a schedule share the same matrix products. A test
-compares it with `slackwater.train`.
+This is Algorithm 1 as in `slackwater.train`, for one hidden layer on images averaged to 14 x 14. The gradient is explicit,
+so that clients of a slot, seeds and rules of a schedule share matrix products. A test compares it with `slackwater.train`.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ _AT_ONCE = 24
 """Models in one matrix product: more do not fit the processor cache."""
 _MOST_TASKS = 6
 _LARGE = 28
-"""Side of the images that are averaged."""
+"""Side of the images to be averaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One training run beside others on the same schedule."""
+    """One of several training runs on the same schedule."""
 
     rule: Aggregator
     seed: int
     lr: float = 0.1
     fade: float = 1.0
-    """Share of the rate that is left in the last round, falling linearly; 1: constant."""
+    """Share of the learning rate in the last round, falling linearly; 1: constant."""
     throughout: bool = False
     """Use the rule in the window too, where Algorithm 1 has plain FedAvg."""
 
@@ -52,7 +51,7 @@ class Outcome:
     accuracy: float | None
     worst_client: float | None
     others: Mapping[str, float]
-    """Accuracy of models that cost nothing more: means of the last rounds, a longer or shorter last step."""
+    """Accuracy of models at no extra cost: means of the last rounds, a longer or shorter last step."""
 
 
 @lru_cache(_MOST_TASKS)
@@ -141,7 +140,7 @@ def _local_models(
         of_seed.setdefault(run.seed, []).append(i)
     ends = theta.new_empty(len(runs), len(clients), theta.shape[1])
     rates = torch.tensor([run.lr * (1 - (1 - run.fade) * progress) for run in runs])
-    for count in sorted({len(members) for members in of_seed.values()}):  # seeds with as many runs go together
+    for count in sorted({len(members) for members in of_seed.values()}):  # group seeds with the same number of runs
         jobs = [(seed, j) for seed, members in of_seed.items() if len(members) == count for j in range(len(clients))]
         size = max(1, _AT_ONCE // count)
         for part in (jobs[first : first + size] for first in range(0, len(jobs), size)):
@@ -164,7 +163,7 @@ def _batches(samples: Samples, seed: int, steps: int) -> tuple[Tensor, Tensor, i
 
 
 def _descend(start: Tensor, work: Sequence[tuple[Tensor, Tensor, int]], rates: Tensor) -> Tensor:
-    """Run local SGD on models [job, run, parameter] side by side; the runs of a job see the same batches."""
+    """Run local SGD on models [job, run, parameter] in parallel; the runs of a job use the same batches."""
     jobs, runs, _ = start.shape
     w1, b1, w2, b2 = _layers(start.reshape(jobs * runs, -1))
     w1, w2 = w1.reshape(jobs, runs * HIDDEN, -1).clone(), w2.reshape(jobs, runs, CLASSES, HIDDEN).clone()
@@ -183,7 +182,7 @@ def _descend(start: Tensor, work: Sequence[tuple[Tensor, Tensor, int]], rates: T
         each = hidden.view(jobs, BATCH, runs, HIDDEN).transpose(1, 2)
         error = (each @ w2.transpose(2, 3) + b2).softmax(dim=3)
         error.scatter_add_(3, y[:, None, :, None].expand(jobs, runs, BATCH, 1), minus)
-        error *= scale  # the rate goes in here: every gradient has it
+        error *= scale  # apply the rate here: every gradient includes it
         back = (error @ w2).transpose(1, 2).reshape(jobs, BATCH, runs * HIDDEN)
         back *= hidden > 0
         w1.mul_(wide).baddbmm_(back.transpose(1, 2), x, alpha=-1)

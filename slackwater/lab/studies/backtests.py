@@ -1,4 +1,4 @@
-"""Back-test runs of the past, planned on the forecasts of their time: the figures of docs/research/forecasts.md.
+"""Back-test past runs, planned on the forecasts of the time: the figures of docs/research/forecasts.md.
 
     python -m slackwater.lab backtests run --study carboncast --forecasts ../shared/data/forecasts
     python -m slackwater.lab backtests run --study carboncast-fi --forecasts ../shared/data/forecasts
@@ -7,9 +7,9 @@
     python -m slackwater.lab backtests first-plans --study paper7 --data ../shared/data/ci_paper7 --factor direct
     python -m slackwater.lab backtests table
 
-Seven clients of 300 W, T = 10 rounds, slack 90, and at every start the budget of all seven for its first ten hours. A
-cell is one start with one forecast and one way of re-planning. Settings were chosen on every other start (`tuned`);
-figures are of the others (`judged`), whose runs overlap with their neighbours' by some hours.
+Seven clients of 300 W, T = 10 rounds, slack 90. The budget is the cost of all seven in the first ten hours of each start.
+A cell is one start with one forecast and one re-planning interval. Settings were chosen on every other start (`tuned`);
+figures come from the others (`judged`), whose runs overlap with their neighbours' by some hours.
 """
 
 from __future__ import annotations
@@ -34,17 +34,25 @@ from slackwater.replanning.backtest import (
     archive_actuals,
     backtest_forecaster,
     first_plan,
-    replay_before,
+    past_plans_before,
     spread_starts,
 )
 from slackwater.replanning.run_state import Settings
 from slackwater.units import iso
 
 ROUNDS, SLACK, POWER_W = 10, 90, 300
-LAG = 1  # slots that actuals are late, as in `slackwater backtest`
+LAG = 1  # delay of actual values in slots, as in `slackwater backtest`
 ZONES = {
     "carboncast": ("BE", "DE", "DK", "ES", "IT", "NL", "SE"),
-    "carboncast-fi": ("BE", "DE", "DK", "ES", "FI", "NL", "SE"),  # FI's forecasts are at twice the actual: a worst case
+    "carboncast-fi": (
+        "BE",
+        "DE",
+        "DK",
+        "ES",
+        "FI",
+        "NL",
+        "SE",
+    ),  # FI's forecasts are twice the actual values: a worst case
     "paper7": ("BE", "GB", "IE", "FI", "SE-SE3", "DE", "FR"),
     "small": ("DE", "FR", "GB"),
 }
@@ -59,7 +67,7 @@ WAYS: dict[str, dict[str, tuple[str, ...]]] = {
     "paper7": dict.fromkeys(("ridge", "persistence", "error-model", "oracle", *ADVERSARIAL), ("24h",)),
     "small": {"persistence": ("6h", "never"), "missing": ("24h",)},
 }
-"""By study and forecast: how often to re-plan."""
+"""By study and forecast: the re-planning intervals."""
 PLANNED_ON = {
     "carboncast": ("persistence", "ridge", "file", "error-model", "blend"),
     "carboncast-fi": ("file", "blend"),
@@ -74,7 +82,7 @@ BACKTESTS, FIRST_PLANS = RESULTS / "backtests.jsonl", RESULTS / "first_plans.jso
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One run of the past."""
+    """One past run."""
 
     forecast: str
     replan: str
@@ -88,18 +96,18 @@ class FirstPlan:
     forecast: str
     start: str
     reserve: float
-    """Probability with which it should keep the budget."""
+    """Required probability of staying within the budget."""
 
 
 def _options(command: Any) -> Any:
     for option in reversed(
         (
             click.option("--study", type=click.Choice(list(ZONES)), required=True),
-            click.option("--data", default="typical", help="Actual intensity, where it is not in the forecast files."),
+            click.option("--data", default="typical", help="Actual intensity, if the forecast files do not have it."),
             click.option("--factor", default="lifecycle", type=click.Choice(("direct", "lifecycle"))),
-            click.option("--forecasts", type=click.Path(path_type=Path), help="Folder of what providers issued."),
+            click.option("--forecasts", type=click.Path(path_type=Path), help="Folder of providers' forecasts."),
             click.option("--starts", default=50),
-            click.option("--only", default=None, help="Some forecasts, by comma."),
+            click.option("--only", default=None, help="Forecasts, separated by commas. Default: all."),
         )
     ):
         command = option(command)
@@ -108,12 +116,12 @@ def _options(command: Any) -> Any:
 
 @click.group()
 def main() -> None:
-    """Back-tests of planning under error."""
+    """Back-tests of planning with forecast errors."""
 
 
 @main.command()
 @_options
-@click.option("--replan", default=None, help="Some ways of re-planning, by comma.")
+@click.option("--replan", default=None, help="Re-planning intervals, separated by commas. Default: all.")
 @click.option("--part", type=click.Choice(("tuned", "judged")), default=None, help="Only every other start.")
 @click.option("--results", type=click.Path(path_type=Path), default=BACKTESTS)
 def run(
@@ -149,7 +157,7 @@ def run(
 def first_plans(
     study: str, data: str, factor: Any, forecasts: Path | None, starts: int, only: str | None, results: Path
 ) -> None:
-    """How often the first plan, followed to the letter, keeps the budget, beside the probability that was asked for."""
+    """Measure how often the first plan, without re-planning, stays within the budget, for each required probability."""
     truth, forecaster = _actuals(study, data, factor, forecasts)
     begins = {iso(begin): begin for begin in spread_starts(truth, ROUNDS + SLACK, starts)}
     cells = [
@@ -160,10 +168,10 @@ def first_plans(
         for probability in PROBABILITIES
     ]
 
-    @lru_cache(maxsize=1)  # the probabilities of a start follow each other
+    @lru_cache(maxsize=1)  # the probabilities of a start are adjacent
     def replayed(name: str, start: str) -> tuple[Any, float]:
         began = time.perf_counter()
-        return replay_before(_problem(truth, begins[start]), truth, forecaster(name)), time.perf_counter() - began
+        return past_plans_before(_problem(truth, begins[start]), truth, forecaster(name)), time.perf_counter() - began
 
     def measure(cell: FirstPlan) -> Row:
         problem, (past, seconds) = _problem(truth, begins[cell.start]), replayed(cell.forecast, cell.start)
@@ -187,7 +195,7 @@ def _sweep(cells: list[Any], measure: Any, store: Store[Any]) -> None:
 @main.command("first-plans-table")
 @click.option("--results", type=click.Path(path_type=Path), default=FIRST_PLANS)
 def first_plans_table(results: Path) -> None:
-    """Share of first plans within the budget, with its binomial standard error, by the probability asked for."""
+    """Return the share of first plans within the budget, with its binomial standard error, by required probability."""
     rows = Store(results, FirstPlan, {"study": ""}).rows()
     if not rows:
         raise click.ClickException(f"There are no first plans in {results} yet.")
@@ -209,7 +217,7 @@ def first_plans_table(results: Path) -> None:
 @main.command()
 @click.option("--results", type=click.Path(path_type=Path), default=BACKTESTS)
 def table(results: Path) -> None:
-    """Means over the judged starts that are stored, by forecast and way of re-planning."""
+    """Print means over the stored judged starts, by forecast and re-planning interval."""
     rows = Store(results, Cell, {"study": ""}).rows()
     for study in ZONES:
         mine = [row for row in rows if row["study"] == study]
@@ -263,7 +271,7 @@ def _ways(study: str, only: str | None, replan: str | None) -> list[tuple[str, s
 
 
 def _actuals(study: str, data: str, factor: Any, forecasts: Path | None) -> tuple[sw.Traces, Any]:
-    """Return the actual intensity, and a function from a name to its forecaster; one of each, as some keep what they learnt."""
+    """Return the actual intensity, and a function from a name to its forecaster; one instance each, because some are stateful."""
     zones = list(ZONES[study])
     archive = None if forecasts is None else read_archive(forecasts, zones)
     truth = sw.load_traces(data, zones=zones, factor=factor) if archive is None else archive_actuals(archive, zones)

@@ -4,8 +4,8 @@
     python -m slackwater.lab correlation table
 
 The eight processes are those of `slackwater.lab.markov_participation`: HO/HE by rho_H, TU/TC by rho_T, SU/SC by rho_S.
-Their exact values are in the table. With fine-tuning, all clients train in the last t_ft of the same slots. The
-aggregator gets pi as counted in the schedule, as in any plan.
+The table has their exact values. With fine-tuning, all clients train in the last t_ft of the same slots. The aggregator
+gets pi as counted in the schedule, as in any plan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SLOTS, FINE_TUNE = 100, 10
 AGGREGATORS = ("ufedavg", "memory")
 PROCESSES = {process.name: process for process in processes(len(ZONES))}
 SHARED = ("task", "beta", "slots", "local_steps", "lr")
-"""Settings that the rows of one table have in common."""
+"""Settings shared by the rows of one table."""
 _RHO = ("rho_h", "rho_t", "rho_s", "rho_ts")
 
 
@@ -52,13 +52,15 @@ def main() -> None:
 @click.option("--task-data", default=None)
 @click.option("--model", default=None)
 @click.option("--seeds", default="0,1,2", show_default=True)
-@click.option("--cells", "names", default=",".join(PROCESSES), help="Like HO-TU-SU,HE-TC-SC; all eight by default.")
+@click.option(
+    "--cells", "names", default=",".join(PROCESSES), help="Processes such as HO-TU-SU,HE-TC-SC. Default: all eight."
+)
 @click.option("--aggregators", default=",".join(AGGREGATORS), show_default=True)
-@click.option("--beta", default=0.1, show_default=True, help="Of the Dirichlet partition; the paper has 0.5.")
+@click.option("--beta", default=0.1, show_default=True, help="Skew of the Dirichlet partition; 0.5 in the paper.")
 @click.option("--slots", default=SLOTS, show_default=True)
 @click.option("--local-steps", default=5, show_default=True)
 @click.option("--lr", default=0.1, show_default=True)
-@click.option("--jobs", default=1, show_default=True, help="Cells side by side, a core each.")
+@click.option("--jobs", default=1, show_default=True, help="Cells trained in parallel, one core each.")
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS / "correlation.jsonl")
 def run(
     task: str, task_data: str | None, model: str | None, seeds: str, names: str, aggregators: str, beta: float,
@@ -83,7 +85,7 @@ def run(
 
 
 def train_cell(cell: Cell, source: Source, slots: int, local_steps: int, lr: float) -> Row:
-    """Train one cell and return what was measured."""
+    """Train one cell and return its results."""
     process = PROCESSES[cell.cell]
     plan = random_plan(process, slots, cell.fine_tune, cell.seed)
     found = train_plan(plan, source, cell.seed, aggregator=cell.aggregator, local_steps=local_steps, lr=lr)
@@ -93,7 +95,7 @@ def train_cell(cell: Cell, source: Source, slots: int, local_steps: int, lr: flo
 @main.command()
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS / "correlation.jsonl")
 def table(results: Path) -> None:
-    """Print means and deviations over the seeds that are stored."""
+    """Print means and deviations over the stored seeds."""
     rows = Store(results, Cell, dict.fromkeys(SHARED)).rows()
     if not rows:
         raise click.ClickException(f"There are no cells in {results} yet.")

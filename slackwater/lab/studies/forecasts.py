@@ -5,10 +5,10 @@
     python -m slackwater.lab forecasts actuals --data ../shared/data/ci                  our own forecasters, 24 of 96 h
     python -m slackwater.lab forecasts errors --data ../shared/data/ci                   MAPE by day ahead, every zone
     python -m slackwater.lab forecasts table
-    python -m slackwater.lab forecasts weights --data ... --forecasts ...                the pooled weights, fitted anew
+    python -m slackwater.lab forecasts weights --data ... --forecasts ...                fit the pooled weights again
 
-The weights to which the regressions shrink are fitted on the first half of each archive's time (`blend_prior.csv`) and on
-every second zone (`ridge_prior.csv`). So each row names the half it belongs to, and the held-out ones count.
+The regressions shrink to weights fitted on the first half of each archive's time (`blend_prior.csv`) and on every second
+zone (`ridge_prior.csv`). So each row names its half, and the held-out rows count.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from slackwater.lab.tables import line, under
 
 MEASURES = ("archives", "limits", "actuals", "errors")
 WARM_UP_DAYS = 14
-"""Half the files have only 184 days."""
+"""Half of the files have only 184 days."""
 CHOSEN, HELD_OUT = "chosen on", "held out"
 
 results_option = click.option("--results", type=click.Path(path_type=Path), default=RESULTS / "forecasts.jsonl")
-zones_option = click.option("--zones", default=None, help="Separated by commas; all by default.")
+zones_option = click.option("--zones", default=None, help="Separated by commas. Default: all.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One method on one zone or group of zones; its row holds a list of rows, one a zone and half."""
+    """One method on one zone or group of zones; its row holds a list of rows, one per zone and half."""
 
     measure: str
     group: str
@@ -56,22 +56,22 @@ class Cell:
 
 @click.group()
 def main() -> None:
-    """Forecasts: error, and what planning on them saves."""
+    """Forecast errors, and savings of plans made on forecasts."""
 
 
 @main.command()
 @click.option("--forecasts", required=True, help="Folder of forecast files.")
 @zones_option
-@click.option("--every", default=1, show_default=True, help="Take every n-th of the daily windows.")
+@click.option("--every", default=1, show_default=True, help="Use every n-th daily window.")
 @results_option
 def archives(forecasts: str, zones: str | None, every: int, results: Path) -> None:
-    """Single zone, 24 of 96 hours, on a provider's forecasts: raw, blended, our own, and the error model."""
+    """Measure a provider's forecasts on one zone, 24 of 96 hours: raw, blended, our own, and the error model."""
     archive = read_archive(forecasts, zones.split(",") if zones else None)
     methods = ("provider", "blend", "ridge", "persistence", "same-hour-mean", "error-model")
 
     def measure(cell: Cell) -> list[Row]:
         truth = archive.actuals[cell.group]
-        made = _method(cell.method, truth, archive)  # the same in both halves, so that what was fitted is used again
+        made = _method(cell.method, truth, archive)  # the same in both halves, so that the fit is used again
         halves = _halves(archive, cell.group, every)
         return [
             {"half": half, **_row(backtest(made, truth, starts), 0, cell.method)} for half, starts in halves if starts
@@ -83,10 +83,10 @@ def archives(forecasts: str, zones: str | None, every: int, results: Path) -> No
 @main.command()
 @click.option("--data", default="typical", show_default=True)
 @zones_option
-@click.option("--windows", default=12, show_default=True, help="Windows a zone, spread over the year.")
+@click.option("--windows", default=12, show_default=True, help="Windows per zone, spread over the year.")
 @results_option
 def actuals(data: str, zones: str | None, windows: int, results: Path) -> None:
-    """Single zone, 24 of 96 hours, on actuals with our own forecasters."""
+    """Measure our own forecasters on one zone of actual values, 24 of 96 hours."""
     groups = _groups(data, zones)
 
     def measure(cell: Cell) -> list[Row]:
@@ -105,12 +105,12 @@ def actuals(data: str, zones: str | None, windows: int, results: Path) -> None:
 @click.option("--every", default=101, show_default=True, help="Hours between origins.")
 @results_option
 def errors(data: str, zones: str | None, every: int, results: Path) -> None:
-    """MAPE by day ahead of our own forecasters, after four weeks of history; zones with gaps are left out."""
+    """Measure the MAPE by day ahead of our own forecasters, after four weeks of history; zones with gaps are skipped."""
     groups = _groups(data, zones)
 
     def measure(cell: Cell) -> list[Row]:
         group = groups[cell.group]
-        starts = window_starts(group, every=every)  # not every 24 h: origins at all hours of the day
+        starts = window_starts(group, every=every)  # not every 24 h, so that origins fall on all hours of the day
         test = backtest(_method(cell.method, group, None), group, starts, replanning=())
         return [_row(test, row, cell.method) for row in range(len(group.zones))]
 
@@ -120,10 +120,10 @@ def errors(data: str, zones: str | None, every: int, results: Path) -> None:
 @main.command()
 @click.option("--forecasts", required=True, help="Folder of forecast files.")
 @zones_option
-@click.option("--every", default=4, show_default=True, help="Take every n-th of the daily windows.")
+@click.option("--every", default=4, show_default=True, help="Use every n-th daily window.")
 @results_option
 def limits(forecasts: str, zones: str | None, every: int, results: Path) -> None:
-    """What limits the blend: its share with hourly re-planning if the next hours were known exactly, held-out half."""
+    """Measure what limits the blend: its share with hourly re-planning and exact next hours, on the held-out half."""
     archive = read_archive(forecasts, zones.split(",") if zones else None)
 
     def measure(cell: Cell) -> list[Row]:
@@ -162,7 +162,7 @@ class _Knowing:
 @main.command()
 @results_option
 def table(results: Path) -> None:
-    """Print the tables of docs/research/forecasts.md from what is stored."""
+    """Print the tables of docs/research/forecasts.md from the stored cells."""
     stored = Store(results, Cell).rows()
     for measure in MEASURES:
         rows = [row for cell in stored if cell["measure"] == measure for row in cell["rows"]]
@@ -211,7 +211,7 @@ def _method(name: str, truth: Traces, archive: ForecastArchive | None) -> Foreca
 
 
 def _halves(archive: ForecastArchive, zone: str, every: int) -> list[tuple[str, list[int]]]:
-    """Return daily windows without gaps that later issues still follow, in two halves of the time."""
+    """Return daily windows without gaps and with later issues, in two halves of the time."""
     truth, missing = archive.actuals[zone], archive.missing[zone]
     begin = (24 - truth.start.hour) % 24
     last = int(archive.of(zone).issued[-1] - hours_since_1970(truth.start)) - 72
@@ -226,7 +226,7 @@ def _halves(archive: ForecastArchive, zone: str, every: int) -> list[tuple[str, 
 
 
 def _whole_zones(data: str) -> list[str]:
-    """Return the zones with life-cycle values and no gap, over the time that most of them have."""
+    """Return the zones with life-cycle values and no gap, over the period that most of them have."""
     infos = [info for info in available_zones(data) if info.missing_hours.get("lifecycle", 1) == 0]
     spans = [(info.first, info.last) for info in infos]
     usual = max(set(spans), key=spans.count)
@@ -234,12 +234,12 @@ def _whole_zones(data: str) -> list[str]:
 
 
 def _seen(zones: Iterable[str]) -> list[str]:
-    """Return the zones on which the pooled weights are fitted: every second in the order of the names."""
+    """Return the zones on which the pooled weights are fitted: every second one by name."""
     return sorted(zones)[1::2]
 
 
 def _groups(data: str, zones: str | None) -> dict[str, Traces]:
-    """Return all zones without gaps in groups of 20, by number: fast together, and small enough to store."""
+    """Return all zones without gaps in groups of 20, by number: fast, and small enough to store."""
     wanted = zones.split(",") if zones else _whole_zones(data)
     firsts = range(0, len(wanted), 20)
     return {f"{i:02}": load_traces(data, zones=wanted[first : first + 20]) for i, first in enumerate(firsts)}

@@ -1,7 +1,7 @@
-"""Soak real SuperLink and SuperNodes on loopback, over TLS with node authentication: long runs, and every kind of fault.
+"""Soak test of real SuperLink and SuperNodes on loopback, over TLS with node authentication: long runs and faults.
 
-    python -m slackwater.lab soak same         # 7 SuperNodes, over 20 slots: the model is that of the run in process
-    python -m slackwater.lab soak faults       # 36 faults at random moments, each checked by an independent recount
+    python -m slackwater.lab soak same         # 7 SuperNodes, over 20 slots: the same model as in process
+    python -m slackwater.lab soak faults       # 36 faults at random times, each checked by an independent recount
     python -m slackwater.lab soak table        # into docs/research/reliability.md
 
 It needs Linux, and root for the full disk (a tmpfs).
@@ -69,7 +69,7 @@ KINDS = {
     "new-id": "a SuperNode comes back with a new key and node id",
     "cut": "network cut to one SuperNode for one to one and a half slots",
     "disk": "full disk for the ledger for one to one and a half slots",
-    "clock": "the clock stepped by one and a half slots, on or back",
+    "clock": "the clock moved by one and a half slots, forward or back",
 }
 _RECOVERY_SLOTS = 14
 _SHIFT = """\
@@ -102,11 +102,11 @@ class Cell:
 @click.group()
 def main() -> None:
     """Long runs on real processes."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no process stays behind
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no process is left running
 
 
 @main.command()
-@click.option("--slot-seconds", default=40.0, help="As long as a round of seven clients with PyTorch needs here.")
+@click.option("--slot-seconds", default=40.0, help="Long enough for a round of seven clients with PyTorch.")
 @click.option("--slots", default=24)
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS / "soak.jsonl")
 def same(slot_seconds: float, slots: int, results: Path) -> None:
@@ -151,13 +151,13 @@ def same(slot_seconds: float, slots: int, results: Path) -> None:
 
 
 @main.command()
-@click.option("--each", default=4, help="How many of each kind.")
+@click.option("--each", default=4, help="Number of faults of each kind.")
 @click.option("--slot-seconds", default=30.0)
 @click.option("--kinds", default=",".join(KINDS))
 @click.option("--seed", default=0)
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS / "soak.jsonl")
 def faults(each: int, slot_seconds: float, kinds: str, seed: int, results: Path) -> None:
-    """Inject faults at random moments, a dozen in each run, until there are enough of each kind."""
+    """Inject faults at random times, a dozen in each run, until there are enough of each kind."""
     wanted = kinds.split(",")
     while True:
         stored = [row for row in Store(results, Cell).rows() if row["part"] == FAULTS]
@@ -187,8 +187,8 @@ def tables(stored: list[Row]) -> str:
         lines += [
             f"A plan of {cell['slots']} slots of {cell['slot_seconds']:g} s ({cell['rounds']} rounds, "
             f"{cell['rounds_in_window']} of them in the fine-tuning window) on {cell['supernodes']} SuperNodes, over TLS with "
-            f"node authentication: {cell['trained']} trainings, "
-            f"{cell['lost']} lost, {cell['spent_kg']:.4f} of {cell['budget_kg']:.4f} kg charged. The model differs from that of the same "
+            f"node authentication: {cell['trained']} updates, "
+            f"{cell['lost']} lost, {cell['spent_kg']:.4f} of {cell['budget_kg']:.4f} kg charged. The model differs from the same "
             f"run in process by at most {cell['largest_difference']:.1e}.",
             "",
         ]
@@ -197,10 +197,10 @@ def tables(stored: list[Row]) -> str:
         line(
             "fault",
             "times",
-            "went on",
-            "recount exact, nothing twice, within the budget",
-            "trainings lost, median",
-            "recovered after, median (longest)",
+            "continued",
+            "recount exact, nothing charged twice, within the budget",
+            "updates lost, median",
+            "time to recover, median (longest)",
         ),
         under(6),
     ]
@@ -215,18 +215,17 @@ def tables(stored: list[Row]) -> str:
     if cells:
         lines += [
             "",
-            f"{len(cells)} faults at random moments of runs on {len(THREE)} SuperNodes with slots of {cells[0]['slot_seconds']:g} s, on "
-            "two busy cores; the next fault did not wait until the last was got over. Recovered: a round is kept again, with the "
-            "client that was hit where it was one. SuperNodes are kept by a service manager that starts those again that end or "
-            "give up.",
+            f"{len(cells)} faults at random times of runs on {len(THREE)} SuperNodes with slots of {cells[0]['slot_seconds']:g} s, on "
+            "two busy cores. A fault may occur before the run has recovered from the last one. Recovered: a round is stored again, "
+            "with the affected client if there was one. A service manager restarts SuperNodes that end or give up.",
         ]
     if left := [row for row in stored if row["part"] == "without_watchdog"]:
         kinds = ", ".join(sorted(cell["kind"] for cell in left))
         lines += [
             "",
-            f"Not in the table: {len(left)} faults ({kinds}) before SuperNodes had that watchdog. There the client that was hit was not "
-            f"back within {_RECOVERY_SLOTS} slots; the run went on without it, and its recount was exact. Why was not looked at; in "
-            "another run SuperNodes had given up for good after a broken TLS handshake, their processes alive; the watchdog is for that.",
+            f"Not in the table: {len(left)} faults ({kinds}) before SuperNodes had that watchdog. The affected client did not return "
+            f"within {_RECOVERY_SLOTS} slots; the run continued without it, and its recount was exact. The cause was not examined. In "
+            "another run, SuperNodes gave up after a broken TLS handshake while their processes stayed alive; hence the watchdog.",
         ]
     return "\n".join(lines).rstrip()
 
@@ -243,7 +242,7 @@ class _Session:
     net: Deployment = field(init=False)
     supervisor: subprocess.Popen[bytes] = field(init=False)
     pending: list[tuple[dict[str, Any], float, int]] = field(default_factory=list)
-    """Faults from which the run has not recovered: the cell, when it was repaired, and the last slot then."""
+    """Faults from which the run has not recovered: the cell, the time of repair, and the last slot then."""
 
     def carry_out(self, kinds: list[str]) -> None:
         """Inject faults one after another, also before the run has recovered from the last; then recount."""
@@ -259,7 +258,7 @@ class _Session:
                 until(lambda: bool(self._ask("SELECT count(*) FROM rounds", ())), "the first round", 600)
                 for kind in kinds:
                     if self.supervisor.poll() is not None:
-                        break  # the schedule is over; what is left comes with the next run
+                        break  # the schedule is over; the remaining faults come in the next run
                     self._inject(kind)
                 with contextlib.suppress(AssertionError):
                     until(lambda: not self.pending, "all recovered", _RECOVERY_SLOTS * self.slot_s)
@@ -286,7 +285,7 @@ class _Session:
         self.pending.append((cell, time.time(), self._slot()))
 
     def _watch(self) -> None:
-        """Record when the run has recovered from a fault: a later slot is kept, with the client that was hit."""
+        """Record when the run has recovered from a fault: a later slot is stored, with the affected client."""
         while True:
             for cell, mended, slot in list(self.pending):
                 query = (
@@ -318,7 +317,7 @@ class _Session:
     # Faults, each with its repair.
 
     def _do_node(self, client: str) -> None:
-        with contextlib.suppress(AssertionError):  # if it does not train for long, it is killed at rest
+        with contextlib.suppress(AssertionError):  # if it does not train for a long time, kill it while idle
             until(lambda: bool(self.net.client_apps(client)), "it trains", 3 * self.slot_s, every=0.1)
         time.sleep(self.chance.uniform(0.0, 1.0))
         self.net.kill_node(client)
@@ -375,7 +374,7 @@ class _Session:
     # Observation of the run, from its file alone.
 
     def _slot(self) -> int:
-        """Return the last slot in which a client was asked."""
+        """Return the last slot with a request to a client."""
         return int(self._ask("SELECT coalesce(max(slot), -1) FROM attempts", ()) or 0)
 
     def _phase(self) -> float:
@@ -458,7 +457,7 @@ def _workspace() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _small_disk(folder: Path) -> Iterator[Path]:
-    """Mount a small disk that can be filled without harm to others."""
+    """Mount a small disk that can be filled without affecting others."""
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)], check=True)
     try:

@@ -54,13 +54,13 @@ KINDS = {
     "late": "actual values of 12 h come 6 h late",
     "revised": "actual values of 24 h are revised by 25 % after 12 h",
     "no-forecast": "no forecast for 12 h",
-    "double-forecast": "forecast twice too high for 12 h",
+    "double-forecast": "forecast twice the actual value for 12 h",
     "kill": "kill -9 of the run in a round, three times, then `slackwater resume`",
     "missed": "kill -9, and a restart 5 slots later",
     "all": "all of the above",
 }
 ANSWERS = {"down": 12, "throttled": 4, "nulls": 8, "late": 12, "revised": 24, "no-forecast": 12, "double-forecast": 12}
-"""Faults of the providers' answers, and how many hours each lasts."""
+"""Faults of the providers' answers, and their duration in hours."""
 _SHOWN = 110
 
 
@@ -80,9 +80,9 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--slots", default=168, show_default=True, help="Slots of a run.")
-@click.option("--sites", default=7, show_default=True, help="Sites of a run.")
-@click.option("--kinds", default=",".join(KINDS), show_default=True, help="Faults to live through.")
+@click.option("--slots", default=168, show_default=True, help="Number of slots.")
+@click.option("--sites", default=7, show_default=True, help="Number of sites.")
+@click.option("--kinds", default=",".join(KINDS), show_default=True, help="Faults to inject.")
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS / "world.jsonl", show_default=True)
 def run(slots: int, sites: int, kinds: str, results: Path) -> None:
     """Run each fault on Electricity Maps, and all together on each provider."""
@@ -136,20 +136,20 @@ def tables(cells: list[Row]) -> str:
     first = cells[0]
     lines = [
         f"{first['slots']} hourly slots on {first['sites']} sites, `slackwater run scenario.toml --app . --out run` and no other "
-        "option, on loopback servers that play the providers. Settled: no charge is left at an upper bound after "
-        "`slackwater resume` a day later. Exact: the kg are the energies times what the provider had published "
-        "when each was settled.",
+        "option, on loopback servers that simulate the providers. Settled: no charge is at an upper bound after "
+        "`slackwater resume` a day later. Exact: the kg equal energy times the intensity that the provider had published "
+        "at settlement.",
         "",
         line(
             "provider",
             "fault",
             "rounds",
-            "kg of the budget",
-            "budget kept",
+            "kg, of the budget",
+            "within the budget",
             "settled",
             "exact",
             "re-plans",
-            "trainings lost",
+            "updates lost",
         ),
         under(9),
     ]
@@ -195,7 +195,7 @@ def _script(kind: str, slots: int) -> list[Event]:
 
 def _warnings(text: str) -> list[str]:
     """Return warnings without their numbers and zones, the most frequent first, with their counts."""
-    # Warnings of estimates come without faults too.
+    # Warnings about estimates also occur without faults.
     lines = [text for text in text.splitlines() if "are estimated, not measured" not in text]
     plain = Counter(re.sub(r"[\d.,:TZ-]*\d[\d.:TZ-]*", "N", re.sub(r", [A-Z]{2}:", ":", text)) for text in lines)
     return [f"{count} x {_short(text).replace('|', '/')}" for text, count in plain.most_common(5)]

@@ -85,7 +85,7 @@ def test_errors_name_file_and_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"line 2: .*no time zone"):
         read_archive(path)
     path.write_text(HEADER + "2023-01-01T00:00Z,2023-01-01T00:00Z,-1,2\n")
-    with pytest.raises(DataError, match="no intensity"):
+    with pytest.raises(DataError, match="not an intensity"):
         read_archive(path)
     path.write_text(HEADER)
     with pytest.raises(DataError, match="no forecasts or no actuals"):
@@ -130,7 +130,7 @@ def test_a_few_lines_do_not_fill_the_memory(tmp_path: Path) -> None:
     path = tmp_path / "A_x_forecast.csv"
     issues = "".join(f"2023-01-{day:02d}T00:00Z,2023-01-{day:02d}T00:00Z,1,2\n" for day in range(1, 29))
     path.write_text(f"{HEADER}{issues}2023-01-05T00:00Z,3023-01-05T00:00Z,1,\n")
-    with pytest.raises(DataError, match=r"from 2023-01-01 to 3023-01-05, .* Is a year mistyped\?"):
+    with pytest.raises(DataError, match=r"covers 2023-01-01 to 3023-01-05, .* Is a year mistyped\?"):
         read_archive(path)
 
 

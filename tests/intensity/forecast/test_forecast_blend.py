@@ -114,7 +114,7 @@ def test_zones_without_a_provider_have_ours() -> None:
     assert np.array_equal(blended.mean[1], ours.mean[1])
     assert not np.array_equal(blended.mean[0], ours.mean[0])
     assert blended.source == "blend of provider"
-    assert "8 needed" in Blend(part).forecast(truth.window(truth.start, 50), 24).source
+    assert "of 8 days of history" in Blend(part).forecast(truth.window(truth.start, 50), 24).source
 
 
 @pytest.mark.parametrize("minutes", [30, 120])

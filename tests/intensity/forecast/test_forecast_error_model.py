@@ -75,7 +75,7 @@ def test_a_zone_has_its_own_errors_in_any_company() -> None:
 
 def test_it_ends_with_the_truth_and_checks_its_settings() -> None:
     truth = traces(20)
-    with pytest.raises(DataError, match="lies outside"):
+    with pytest.raises(DataError, match="is outside"):
         ErrorModel(truth).forecast(truth, 1)
     with pytest.raises(ScenarioError, match="issued_every_hours is 0"):
         ErrorModel(truth, issued_every_hours=0)

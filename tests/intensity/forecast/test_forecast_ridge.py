@@ -78,7 +78,7 @@ def test_a_short_history_falls_back_and_says_so(caplog: pytest.LogCaptureFixture
         method = Ridge()
         made, *_ = (method.forecast(truth, 30) for _ in range(2))
     assert np.array_equal(made.mean, SameHourMean().forecast(truth, 30).mean)
-    assert "7.0 days of history, 8 needed" in made.source
+    assert "7.0 of 8 days of history" in made.source
     assert len(caplog.records) == 1
     assert Ridge().forecast(traces(8), 30).source == "ridge"
 

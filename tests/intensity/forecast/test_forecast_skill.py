@@ -71,7 +71,7 @@ def test_forecasters_without_the_shortcut_do_too() -> None:
 
 def test_what_cannot_be_tested() -> None:
     truth = traces(10)
-    with pytest.raises(DataError, match="too few to test on"):
+    with pytest.raises(DataError, match="too few for a test"):
         window_starts(truth)
     with pytest.raises(ScenarioError, match="take is 99"):
         backtest(Persistence(), truth, [30], take=99)

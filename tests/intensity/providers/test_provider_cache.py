@@ -94,7 +94,7 @@ def test_what_overlaps_is_replaced(cache: Cache) -> None:
     cache.store(place("GB"), readings("GB", 1, 3.0))
     assert [reading.kg_per_kwh for reading in cache.find(place("GB"), START, START + 3 * HOUR)] == [3.0, 1.0, 1.0]
     odd = replace(first, start=START + timedelta(minutes=7), end=START + timedelta(minutes=67))
-    with pytest.raises(CacheError, match="off the full steps"):
+    with pytest.raises(CacheError, match="not start at a full step"):
         cache.store(place("GB"), [odd])
 
 
@@ -167,7 +167,7 @@ def test_an_old_value_is_served_when_the_provider_is_down_and_that_is_said(case:
         old = cached.fetch([case.zone], start, end, "actual")
         assert all(reading.stale for reading in old.readings)
         assert [r.kg_per_kwh for r in old.readings] == [r.kg_per_kwh for r in first.readings]
-        assert any("are old values from the cache, fetched 2026-11-10T12:20Z" in note for note in old.notes)
+        assert any("are old values from the cache, fetched by 2026-11-10T12:20Z" in note for note in old.notes)
         assert case.zone in old.failures
         server.always, clock["now"] = None, NOW + 4 * HOUR
         server.clock = clock["now"]

@@ -67,11 +67,11 @@ def test_forecasts(case: Case) -> None:
 @pytest.mark.parametrize(
     ("status", "error", "words"),
     [
-        (400, errors.RefusedError, "refuses the request"),
-        (401, errors.UnauthorisedError, "does not accept the key"),
-        (403, errors.ForbiddenError, "does not let us have this"),
+        (400, errors.RefusedError, "rejected the request"),
+        (401, errors.UnauthorisedError, "rejected the key"),
+        (403, errors.ForbiddenError, "forbids this request"),
         (404, errors.NotFoundError, "no such zone"),
-        (302, errors.RefusedError, "redirects us"),
+        (302, errors.RefusedError, "redirected the request"),
     ],
 )
 def test_refusals_are_not_repeated(case: Case, status: int, error: type[Exception], words: str) -> None:
@@ -196,7 +196,7 @@ def test_a_body_that_ends_early_without_a_length(case: Case) -> None:
         server.always = Reply(body=body, kind=f"application/{case.format}")
         trouble = failed(provider.fetch([case.zone], START, END, "actual"))
     assert isinstance(trouble, errors.BadAnswerError)
-    assert "was it cut off?" in str(trouble)
+    assert "not complete" in str(trouble)
 
 
 @every_provider
@@ -206,7 +206,7 @@ def test_the_wrong_content_type(case: Case, kind: str) -> None:
         server.always = Reply(body=b"<html>Please log in</html>", kind=kind)
         trouble = failed(provider.fetch([case.zone], START, END, "actual"))
     assert isinstance(trouble, errors.BadAnswerError)
-    assert "Is a proxy or a log-in page in between?" in str(trouble)
+    assert "Is there a proxy or a log-in page in between?" in str(trouble)
 
 
 @every_provider
@@ -255,7 +255,7 @@ def test_nulls_at_the_end_are_not_published_yet_and_nothing_odd() -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case.g_per_kwh is None], ids=lambda case: case.spec)
 @pytest.mark.parametrize(
     ("odd", "words"),
-    [(-1, "stands for a missing value"), (-20, "negative"), (99_999, "above 5000 g/kWh"), ("12", "no numbers")],
+    [(-1, "means missing"), (-20, "negative"), (99_999, "above 5000 g/kWh"), ("12", "not numbers")],
 )
 def test_values_that_are_none(case: Case, odd: object, words: str) -> None:
     with serving(case, lambda when: odd if when.hour == 1 else 100) as (provider, _, _):

@@ -56,7 +56,7 @@ def test_electricity_maps_falls_back_to_the_callers_zone() -> None:
         provider = make_provider("electricitymaps", make_context({"electricitymaps": server.address}))
         answer = provider.fetch(["XX"], START, END, "actual")
     assert not answer.readings
-    assert "fell back to the caller's own zone" in str(answer.failures["XX"])
+    assert "answered for the caller's own zone" in str(answer.failures["XX"])
 
 
 def test_electricity_maps_estimates_are_marked() -> None:
@@ -74,7 +74,7 @@ def test_electricity_maps_without_data_and_with_another_factor() -> None:
         row = ElectricityMapsFake().row("FR", START, "direct")
         server.script.append(as_json({"zone": "FR", "data": [row]}))
         error = provider.fetch(["FR"], START, END, "actual").failures["FR"]
-    assert "gives direct intensity of FR where lifecycle was asked for" in str(error)
+    assert "returned direct intensity of FR instead of lifecycle" in str(error)
 
 
 def test_electricity_maps_fails_half_way_and_keeps_what_came() -> None:
@@ -93,7 +93,7 @@ def test_electricity_maps_versions() -> None:
 def test_neso_regions_are_forecasts_and_never_actual() -> None:
     with serving(BY_NAME["neso"]) as (provider, server, _):
         trouble = provider.fetch(["GB-13"], START, END, "actual").failures["GB-13"]
-        assert "a forecast is never booked as actual" in str(trouble)
+        assert "a forecast is never charged as actual" in str(trouble)
         assert not server.asked
         answer = provider.fetch(["GB-13"], floor(NOW) + HOUR, NOW + 6 * HOUR, "forecast").expect()
     assert {reading.kind for reading in answer.readings} == {"forecast"}
@@ -191,7 +191,7 @@ def test_entsoe_slots_that_lack_a_fuel_have_no_intensity() -> None:
     with serving(BY_NAME["entsoe"], lambda when: 250 if when < late else None) as (provider, _, _):
         answer = provider.fetch(["SE-SE3"], START, END, "actual").expect()
     assert answer.readings[-1].end == late
-    assert any("4 of 24 steps lack a fuel that matters" in note for note in answer.notes)
+    assert any("4 of 24 steps lack a main fuel" in note for note in answer.notes)
 
 
 def test_entsoe_areas_bear_the_check_character_of_their_code() -> None:
@@ -270,11 +270,11 @@ def test_times_in_answers_need_a_zone() -> None:
     with serving(MAPS) as (provider, server, _):
         row = {**ElectricityMapsFake().row("FR", START, "lifecycle"), "datetime": "2026-11-07T00:00:00"}
         server.script.append(as_json({"zone": "FR", "data": [row]}))
-        assert "without a zone" in str(provider.fetch(["FR"], START, END, "actual").failures["FR"])
+        assert "without a time zone" in str(provider.fetch(["FR"], START, END, "actual").failures["FR"])
         row["datetime"] = datetime(2026, 11, 7, 0, 7, tzinfo=UTC).isoformat()
         server.script.append(as_json({"zone": "FR", "data": [row]}))
         answer = provider.fetch(["FR"], START, END, "actual")
-    assert "off the full steps" in answer.notes[0]
+    assert "not at full steps" in answer.notes[0]
 
 
 def test_a_forecast_is_never_booked_as_actual_whoever_says_so() -> None:
@@ -287,4 +287,4 @@ def test_a_forecast_is_never_booked_as_actual_whoever_says_so() -> None:
 
     answer = Confused(make_context({})).fetch(["FR"], START, END, "actual").expect()
     assert [(reading.start, reading.kind) for reading in answer.readings] == [(START + HOUR, "actual")]
-    assert "1 of 2 values are forecasts, which are never booked as actual" in answer.notes[0]
+    assert "1 of 2 values are forecasts, which are never charged as actual" in answer.notes[0]

@@ -183,7 +183,7 @@ def test_a_slow_provider_has_its_time_of_an_hour() -> None:
             assert not provider.fetch(["GB"], START, END, "actual").failures
         error = judged(provider.fetch(["GB"], START, END, "actual")).failures["GB"]
         assert "neso is too slow: it took 12" in str(error)
-        assert "asked again after 13:20 UTC" in str(error)
+        assert "paused until 13:20 UTC" in str(error)
         assert len(server.asked) == 4
         clock[0] += timedelta(hours=1)
         assert not provider.fetch(["GB"], START, END, "actual").failures
@@ -263,7 +263,7 @@ def test_an_encoding_that_was_not_asked_for_is_not_unpacked() -> None:
         server.always = Reply(body=b"\x1f\x8b" + b"\0" * 50, headers={"Content-Encoding": "gzip"})
         error = judged(provider.fetch(["GB"], START, END, "actual")).failures["GB"]
         assert isinstance(error, errors.BadAnswerError)
-        assert "the encoding 'gzip', which was not asked for" in str(error)
+        assert "the encoding 'gzip', which was not requested" in str(error)
         assert server.asked[0].headers["accept-encoding"] == "identity"
         server.always = Reply(status=404, body=b"\x1f\x8b" + b"x" * 50, headers={"Content-Encoding": "gzip"})
         assert "(404)" in str(judged(provider.fetch(["GB"], START, END, "actual")).failures["GB"])
@@ -316,7 +316,7 @@ def test_more_than_fits_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(NESO) as (provider, server, _):
         server.always = Reply(body=b" " * 2_000)
         error = judged(provider.fetch(["GB"], START, END, "actual")).failures["GB"]
-    assert "sends more than 1,000 bytes" in str(error)
+    assert "returned more than 1,000 bytes" in str(error)
 
 
 def test_no_half_of_a_key_is_shown() -> None:
@@ -468,7 +468,7 @@ def test_a_log_in_that_gives_no_token(token: object) -> None:
     with serving(case) as (provider, server, _):
         server.always = as_json({"token": token})
         error = judged(provider.fetch([case.zone], START, END, "actual"), case=case).failures[case.zone]
-    assert str(error) == "watttime answers to the log-in with something that is not a token."
+    assert str(error) == "watttime answered the log-in without a valid token."
     assert len(server.asked) == 1
 
 

@@ -1,1 +1,1 @@
-"""Federated learning by a schedule that keeps a carbon budget."""
+"""Federated learning within a carbon budget."""

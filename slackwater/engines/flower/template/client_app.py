@@ -1,4 +1,4 @@
-"""The client: trains in its slots, on its own data."""
+"""The client: trains in its slots on its own data."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from slackwater.flower import measured, register
 from . import task
 
 app = ClientApp()
-register(app)  # so that the server can ask who this is
+register(app)  # lets the server ask for the name of this node
 
 
 @app.train()
 def train(msg: Message, context: Context) -> Message:
-    """One round of local training."""
-    with measured(msg, context) as meter:  # counts the energy of all that is in it, and stops it when the slot ends
+    """Train for one round."""
+    with measured(msg, context) as meter:  # measures the energy of this block, and stops it when the slot ends
         data = task.load_data(int(context.node_config["partition-id"]))
         model = task.Model()
         model.load_state_dict(msg.content.array_records["arrays"].to_torch_state_dict())

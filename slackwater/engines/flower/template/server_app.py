@@ -1,4 +1,4 @@
-"""The server: carries out the plan in the folder that the run config names, or goes on with it."""
+"""The server: starts or resumes the run in the folder that the run config names."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """The whole run."""
+    """Carry out the run."""
     torch.manual_seed(0)
     slackwater.flower.run(grid, context, task.Model().state_dict(), evaluate=evaluate)
 
 
 def evaluate(model: ArrayRecord) -> dict[str, float]:
-    """How good a model is, on the server's own data."""
+    """Return accuracy and loss of a model on the server's data."""
     return task.evaluate(model.to_torch_state_dict())

@@ -1,4 +1,4 @@
-"""What is learnt: data, model and local training. Replace it by your own."""
+"""The learning task: data, model and local training. Replace it with your own."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Model(nn.Sequential):
 
 
 def load_data(partition: int) -> tuple[Tensor, Tensor]:
-    """The data of one client: clusters in some dimensions, and of each client mostly a few of them."""
+    """Return the data of one client: points in clusters, most of them from a few classes."""
     random = np.random.default_rng([1, partition])
     return _draw(random, random.dirichlet(np.full(CLASSES, 0.5)), SAMPLES)
 
 
 def load_test_data() -> tuple[Tensor, Tensor]:
-    """Data that nobody trains on, with all classes alike."""
+    """Return the test data, with equal shares of all classes."""
     return _draw(np.random.default_rng(2), np.full(CLASSES, 1 / CLASSES), 2000)
 
 
@@ -38,7 +38,7 @@ def train(
     lr: float,
     out_of_time: Callable[[], bool],
 ) -> float:
-    """Plain SGD, until it is done or the slot is over; the mean loss."""
+    """Train with plain SGD until it is done or the slot ends; return the mean loss."""
     x, y = data
     parameters = list(model.parameters())
     losses = []
@@ -47,7 +47,7 @@ def train(
             break
         batch = torch.randint(len(x), (batch_size,))
         loss = nn.functional.cross_entropy(model(x[batch]), y[batch])
-        # By hand: torch.optim takes seconds to load, and a client starts a new process for every round.
+        # Without torch.optim: it takes seconds to load, and a client starts a new process for every round.
         with torch.no_grad():
             for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
                 parameter.sub_(gradient, alpha=lr)
@@ -56,7 +56,7 @@ def train(
 
 
 def evaluate(state: Mapping[str, Tensor]) -> dict[str, float]:
-    """Accuracy and loss of a model on the test data."""
+    """Return accuracy and loss of a model on the test data."""
     model = Model()
     model.load_state_dict(state)
     x, y = load_test_data()
