@@ -38,7 +38,6 @@ from slackwater.lazy import require
 from slackwater.ledger.queries import Figures
 from slackwater.ledger.run import Run
 from slackwater.ledger.schema import KINDS
-from slackwater.live.rehearsal import Rehearsal
 from slackwater.live.status import LiveStatus
 from slackwater.live.trust import Begun, examine
 from slackwater.planning.plan import MEMORY_DTYPES

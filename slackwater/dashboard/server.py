@@ -25,9 +25,8 @@ from urllib.parse import parse_qsl, urlsplit
 from slackwater._version import __version__
 from slackwater.charts.style import palette_css
 from slackwater.dashboard.catalogue import Catalogue, NotFound, compare_answer
-from slackwater.dashboard.plans import Outdated, PlanRequest, Plans
+from slackwater.dashboard.plans import Outdated, PlanRequest, Plans, map_answer
 from slackwater.dashboard.runs import RunReader, Streams, message
-from slackwater.dashboard.zone_map import map_answer
 from slackwater.errors import ScenarioError, SlackwaterError
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")

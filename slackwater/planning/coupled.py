@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from slackwater.errors import InfeasibleError
 from slackwater.planning import exact as selection
 from slackwater.planning.cells import TIE, Candidate, Cells
-from slackwater.planning.exact import Found, Groups, Stage, feasible_stages
+from slackwater.planning.exact import Found, Groups, NoStageError, Stage, feasible_stages
 from slackwater.planning.problem import NOISE, Problem
 
 
@@ -176,7 +177,8 @@ def coupled_infeasible(problem: Problem, ends: Sequence[int]) -> InfeasibleError
     groups = Groups(problem)
     needs: list[tuple[float, int]] = []
     for end in ends:
-        if not isinstance(stage := Stage.at(groups, end), str):
+        with suppress(NoStageError):
+            stage = Stage.at(groups, end)
             cells = Cells.of(stage, affordable=False)
             if (matrix := cheapest(cells)) is not None:
                 needs.append((cells.kg(matrix) + stage.window_kg + stage.idle_kg, end))

@@ -50,6 +50,10 @@ class Groups:
         )
 
 
+class NoStageError(ValueError):
+    """Raised for an end time that no schedule can have, with the reason."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stage:
     """The knapsack of one end time. Arrays are [group] or [kind, i], where i counts slots from the cheapest."""
@@ -72,17 +76,18 @@ class Stage:
     """[group], most slots that can be taken."""
 
     @classmethod
-    def at(cls, groups: Groups, end: int) -> Stage | str:
-        """Return the stage for an end time, or the reason why there is none."""
+    def at(cls, groups: Groups, end: int) -> Stage:
+        """Return the stage for an end time; raise NoStageError, with the reason, if there is none."""
         problem = groups.problem
         stop = problem.rounds + end
         before = stop - problem.fine_tune
         if before < 0:
-            return f"s={end}: the window of {problem.fine_tune} slots would begin before the first slot"
+            raise NoStageError(f"s={end}: the window of {problem.fine_tune} slots would begin before the first slot")
         there = groups.available[:, before:stop]
         if problem.window == "all" and not there.all():
             missing = (~there).any(axis=1)[groups.kind[groups.of_client]]  # type: ignore[index]
-            return f"s={end}: client {problem.fleet.names[int(np.argmax(missing))]!r} is not available in the window"
+            name = problem.fleet.names[int(np.argmax(missing))]
+            raise NoStageError(f"s={end}: client {name!r} is not available in the window")
         window_ci = np.where(there, groups.intensity[:, before:stop], 0.0).sum(axis=1)
         usable = groups.available[:, :before].sum(axis=1)[groups.kind]
         high = np.minimum(groups.max_slots, usable).astype(np.intp)
@@ -91,7 +96,7 @@ class Stage:
         low = np.maximum(groups.min_slots, np.minimum(recalled[groups.kind], high)).astype(np.intp)
         if np.any(low > high):
             client = int(np.argmax((low > high)[groups.of_client]))
-            return (
+            raise NoStageError(
                 f"s={end}: client {problem.fleet.names[client]!r} must get at least {problem.fleet.min_slots[client]} slots "
                 f"but can train in only {usable[groups.of_client[client]]} before the window"
             )
@@ -463,10 +468,12 @@ def _feasible(groups: Groups, ends: Sequence[int]) -> Iterator[Stage]:
     cheapest: Stage | None = None
     some = False
     for end in ends:
-        stage = Stage.at(groups, end)
-        if isinstance(stage, str):
-            refused.append(stage)
-        elif stage.room_kg >= 0:
+        try:
+            stage = Stage.at(groups, end)
+        except NoStageError as error:
+            refused.append(str(error))
+            continue
+        if stage.room_kg >= 0:
             some = True
             stage.forget()
             yield stage

@@ -22,7 +22,15 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from slackwater.errors import InfeasibleError
-from slackwater.planning.exact import BUDGET_ROUNDING, Groups, Stage, bound_and_price, counts_at, infeasible
+from slackwater.planning.exact import (
+    BUDGET_ROUNDING,
+    Groups,
+    NoStageError,
+    Stage,
+    bound_and_price,
+    counts_at,
+    infeasible,
+)
 
 _ROUNDING = 1e-11
 """Relative: D(s) is raised by this much of its terms, so that rounding never rules out an end time."""
@@ -263,26 +271,23 @@ def best_first(groups: Groups, ends: Sequence[int]) -> Iterator[tuple[Stage, flo
         if known and -known[0][0] > tops[i]:
             top, i = heapq.heappop(known)
             if built is None or built[0] != i:
-                built = i, _stage(groups, ends[i])
+                built = i, Stage.at(groups, ends[i]).with_everyone()
             yield built[1], -top
             continue
         if tops[i] == -np.inf:
             return
         tops[i] = -np.inf
-        stage = Stage.at(groups, ends[i])
-        if isinstance(stage, str) or stage.room_kg < 0:
+        try:
+            stage = Stage.at(groups, ends[i])
+        except NoStageError:
+            continue
+        if stage.room_kg < 0:
             continue
         built = i, stage.with_everyone()
         top, price = bound_and_price(built[1])
         heapq.heappush(known, (-top, i))
         if groups.g_max > 0 and np.any(tops > -np.inf):
             tops = np.minimum(tops, times.bounds(Prices.of(built[1], price)))
-
-
-def _stage(groups: Groups, end: int) -> Stage:
-    stage = Stage.at(groups, end)
-    assert isinstance(stage, Stage)
-    return stage.with_everyone()
 
 
 def _infeasible(times: EndTimes) -> InfeasibleError:
@@ -293,9 +298,11 @@ def _infeasible(times: EndTimes) -> InfeasibleError:
     for i in np.argsort(times.least_kg, kind="stable").tolist():
         if cheapest is not None and times.least_kg[i] > cheapest[0]:
             break
-        stage = Stage.at(groups, int(times.ends[i]))
-        if isinstance(stage, str):
-            refused[i] = stage
-        elif cheapest is None or (stage.fixed_kg, i) < cheapest[:2]:
+        try:
+            stage = Stage.at(groups, int(times.ends[i]))
+        except NoStageError as error:
+            refused[i] = str(error)
+            continue
+        if cheapest is None or (stage.fixed_kg, i) < cheapest[:2]:
             cheapest = stage.fixed_kg, i, stage
     return infeasible(groups.problem, cheapest and cheapest[2], [refused[i] for i in sorted(refused)])

@@ -17,8 +17,7 @@ import slackwater as sw
 from slackwater.cli.output_commands import open_library
 from slackwater.dashboard.plan_json import quick_answer, savings_answer
 from slackwater.dashboard.planner_process import PlannerProcess
-from slackwater.dashboard.plans import Outdated, PlanRequest, Plans, most_slack
-from slackwater.dashboard.zone_map import PLACES, map_answer
+from slackwater.dashboard.plans import PLACES, Outdated, PlanRequest, Plans, map_answer, most_slack
 from slackwater.errors import InfeasibleError, ScenarioError, SlackwaterError
 from slackwater.planning.problem import Problem
 
