@@ -102,7 +102,7 @@ def test_plain_text_is_for_loopback(federation: Deployment) -> None:
     check_secure(far, allow_insecure=True)
     with pytest.raises(ScenarioError, match="plain text"):
         check_secure(far, allow_insecure=False)
-    with pytest.raises(ScenarioError, match=r"It knows test-link\. Add one"):
+    with pytest.raises(ScenarioError, match=r"Known: test-link\. Add one"):
         read_connection("elsewhere")
 
 
