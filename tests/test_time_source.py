@@ -20,7 +20,7 @@ from slackwater.time_source import VARIABLE, TimeSource, VirtualTime
 
 START = datetime(2031, 3, 1, tzinfo=UTC)
 SOON = timedelta(minutes=5)
-"""Real time goes on in virtual time; no test here takes so long."""
+"""Real seconds that a test may take; none takes that long."""
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def test_a_run_whose_model_diverges_stops_and_can_be_resumed(tmp_path: Path, sou
     sent: list[Any] = []
     sites.before_train = lambda work: sent.append(next(iter(work.values())).arrays["layer.weight"].copy())
     done = carry_out(tmp_path / "run", sites, world.initial())
-    assert np.array_equal(sent[0].reshape(-1), before[:6])  # goes on from the model before
+    assert np.array_equal(sent[0].reshape(-1), before[:6])  # it continues from the model before
     assert min(slot for slot, _ in sites.trained) == 3  # nothing is trained or charged twice
     assert done.emissions_kg > spent > 0
     assert done.emissions_kg == pytest.approx(world.recount(tmp_path / "run"), rel=1e-9)

@@ -243,6 +243,8 @@ def test_the_reserve_is_finite_for_every_forecast(coverage: float, width: float)
     share = usable_share(given, np.ones((3, 4)), 0.6, None)
     assert 0 < share <= 1
     assert np.isfinite(share)
+    least = usable_share(replace(given, coverage=0.1), np.ones((3, 4)), 0.6, None)
+    assert share >= least, "an interval that says nothing does not turn the whole budget into reserve"
     with pytest.raises(DataError, match="coverage"):
         replace(given, coverage=0.0)
 

@@ -1,4 +1,4 @@
-"""Tensors to the files of a run and back, and how much room is told of before the first round."""
+"""Tensors to the files of a run and back, and the size that is printed before the first round."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ def test_a_disk_that_is_full_for_the_state_is_a_sentence_and_nothing_is_lost(
         train(plan, task, out=tmp_path, **SETTINGS)
     monkeypatch.undo()
     known = {file for (file,) in sqlite3.connect(tmp_path / "run.db").execute("SELECT file FROM parts")}
-    assert {path.name for path in (tmp_path / "state").iterdir()} == known, "what was written in vain is gone"
+    assert {path.name for path in (tmp_path / "state").iterdir()} == known, "files of the lost round are gone"
     assert same(resume(tmp_path, task=task), train(plan, task, **SETTINGS))
 
 

@@ -121,7 +121,7 @@ class Moving:
         return self.told(zone, when, self.now())
 
     def told(self, zone: str, when: datetime, at: datetime) -> float | None:
-        """The actual value that is told at a moment of the world, g/kWh."""
+        """The actual value that the provider publishes at a moment of the world, g/kWh."""
         if not self.published(zone, when, at):
             return None
         nth = math.floor((when - EPOCH) / HOUR)

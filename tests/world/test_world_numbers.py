@@ -79,7 +79,7 @@ def test_everything_says_the_same_of_a_replanned_run_with_losses(tmp_path: Path)
         run = app / "run"
         process = world.start("run", "scenario.toml", "--app", ".", "--out", "run", cwd=app)
 
-        assert world.when(START + 12 * HOUR - HOUR / 4, process)  # between two slots, while it goes on
+        assert world.when(START + 12 * HOUR - HOUR / 4, process)  # between two slots, while the run continues
         counted = recounted(run)
         assert counted["unsettled_kg"] > 0
         assert counted["replans"] > 3

@@ -232,6 +232,16 @@ def test_absurd_headers(name: str, status: int) -> None:
             assert abs(provider.client.latest_now() - NOW) <= http.CREDIBLE
 
 
+def test_an_absurd_age_does_not_spoil_a_good_answer() -> None:
+    with serving(NESO, attempts=1) as (provider, server, sleeps):
+        good = server.answers(Asked(path=f"/intensity/{START.isoformat()}/{END.isoformat()}", query={}, headers={}))
+        for value in ("9" * 12, "9" * 400, "9" * 5000):
+            server.always = Reply(status=200, body=good.body, headers={"Age": value})
+            answer = judged(provider.fetch(["GB"], START, END, "actual"), sleeps)
+            assert answer.readings
+            assert not answer.failures
+
+
 @pytest.mark.parametrize(
     ("headers", "waited"),
     [
