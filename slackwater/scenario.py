@@ -17,7 +17,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 from slackwater import time_source
 from slackwater.errors import ScenarioError
 from slackwater.intensity.feed import actuals_of, traces_of
+from slackwater.intensity.files import read_prices
 from slackwater.intensity.load import TYPICAL
+from slackwater.intensity.prices import DEFAULT_CURRENCY, Prices
 from slackwater.intensity.traces import Factor, Traces
 from slackwater.planning.fleet import Client, Fleet
 from slackwater.planning.problem import NETWORK_KWH_PER_GB, SETTINGS, Problem, Server
@@ -104,6 +106,13 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+class LevelSection(_Section):
+    """One operating point in a client's levels."""
+
+    power_w: float = Field(description="Total power while training at this level, in W.")
+    work: float = Field(description="Work of a round at this level, as a share of that at full power (1.0).")
+
+
 class ClientSection(_Section):
     """[[client]]: one site."""
 
@@ -119,6 +128,16 @@ class ClientSection(_Section):
     min_slots: int = Field(0, description="Fewest slots in which the client trains before the window.")
     max_slots: int | None = Field(None, description="Most slots before the window. Default: no limit.")
     required: bool = Field(False, description="true: the client must train before the window, like min_slots = 1.")
+    startup_kwh: float = Field(
+        0.0, description="Energy of one start from off, in kWh. This and the next two keys: off between blocks."
+    )
+    startup_minutes: float = Field(0.0, description="Time that a start takes before the first slot, in minutes.")
+    min_block_slots: int = Field(1, description="Fewest slots in a row that the client is up once started.")
+    levels: tuple[LevelSection, ...] = Field(
+        (),
+        strict=False,
+        description="Operating points, like [{power_w = 300, work = 1.0}, {power_w = 180, work = 0.85}].",
+    )
 
 
 class DataSection(_Section):
@@ -145,6 +164,25 @@ class ServerSection(_Section):
     zone: Zone = Field(description="Electricity zone of the server.", examples=["IE"])
     power_w: float = Field(description="Power of the server, in W.", examples=[150])
     pue: float = Field(1.0, description="Power usage effectiveness of its data centre, at least 1.", examples=[1.2])
+
+
+class PriceSection(_Section):
+    """[price]: what electricity costs, beside what it emits."""
+
+    file: str = Field(
+        min_length=1,
+        description="CSV file relative to this file: datetime_utc and a column for each zone, or datetime_utc, zone, price.",
+        examples=["prices.csv"],
+    )
+    currency: str = Field(
+        DEFAULT_CURRENCY, min_length=1, description="Currency of the prices.", examples=[DEFAULT_CURRENCY]
+    )
+    unit: str | None = Field(
+        None,
+        min_length=1,
+        description='Unit of the prices: currency per kWh or per MWh. Default: "EUR/kWh", with the currency.',
+        examples=["EUR/MWh"],
+    )
 
 
 class ReportSection(_Section):
@@ -206,6 +244,19 @@ class Scenario(_Section):
     max_parallel: int | None = Field(
         None, description="Most clients in one slot before the window. Default: no limit.", examples=[4]
     )
+    min_parallel: int | None = Field(
+        None, description="Fewest clients in a used slot before the window (quorum). Default: no limit.", examples=[2]
+    )
+    price_weight: float = Field(
+        0.0,
+        description="kg CO2e that one unit of currency counts as when slots are chosen. Needs [price].",
+        examples=[0.5],
+    )
+    budget_money: float | None = Field(
+        None,
+        description="Most that the electricity may cost, in the currency of [price]. Default: no limit.",
+        examples=[5.0],
+    )
     model_mb: float | None = Field(
         None,
         description="Size of the model, in MB (10^6 bytes). Without it the network is not counted.",
@@ -221,6 +272,7 @@ class Scenario(_Section):
     )
     data: DataSection = Field(default_factory=DataSection, description="Source of the carbon intensity.")
     server: ServerSection | None = Field(None, description="Machine that runs in every slot in which a client trains.")
+    price: PriceSection | None = Field(None, description="Price of electricity, reported beside its carbon.")
     report: ReportSection = Field(
         default_factory=ReportSection,
         description="Names on the emissions report. Options of `slackwater report` replace them.",
@@ -282,6 +334,7 @@ class Scenario(_Section):
             budget_kg=self.budget_kg,
             **{name: getattr(self, name) for name in SETTINGS},
             server=Server(**self.server.model_dump()) if self.server else None,
+            price=self.prices(),
             reported_by=self.report.model_dump(exclude_none=True),
         )
 
@@ -289,6 +342,19 @@ class Scenario(_Section):
         """Return the intensity of the run's zones over its horizon, as it is known now."""
         begin, hours = self._hours()
         return traces_of(self.located_data(), self.zones, begin, begin + hours * _HOUR, **self._where())
+
+    def prices(self) -> Prices | None:
+        """Return the price of electricity in the run's zones, as far as the file reaches; None without [price]."""
+        if self.price is None:
+            return None
+        return read_prices(
+            self._located(self.price.file, "file"),
+            self.zones,
+            currency=self.price.currency,
+            unit=self.price.unit,
+            start=self.start,
+            slot_minutes=self.slot_minutes,
+        )
 
     def actuals(self, start: datetime | None = None, end: datetime | None = None) -> Traces:
         """Return the actuals of the run's zones in [start, end), or all that files have."""
@@ -306,11 +372,15 @@ class Scenario(_Section):
         """Return [data] with a path that does not depend on the scenario's folder."""
         source = self.source
         if self._data is None and isinstance(source, str) and source != TYPICAL:
-            try:
-                source = str(self.path.parent / Path(source).expanduser())
-            except RuntimeError:  # ~name, and the system has no such user
-                raise ScenarioError(f"source {source!r}: there is no such home folder. Write the path out.") from None
+            source = str(self._located(source, "source"))
         return self.data.model_dump() | {"source": source}
+
+    def _located(self, name: str, key: str) -> Path:
+        """Return a path of the scenario; a relative one starts at its folder."""
+        try:
+            return self.path.parent / Path(name).expanduser()
+        except RuntimeError:  # ~name, and the system has no such user
+            raise ScenarioError(f"{key} {name!r}: there is no such home folder. Write the path out.") from None
 
     def _hours(self) -> tuple[datetime, int]:
         """Return which hours of intensity the horizon needs: from when, and how many."""
@@ -456,6 +526,7 @@ _SECTIONS: dict[str, type[_Section]] = {
     "client": ClientSection,
     "data": DataSection,
     "server": ServerSection,
+    "price": PriceSection,
     "report": ReportSection,
 }
 _WANTED = {
@@ -473,7 +544,7 @@ _WANTED = {
 _COMMENTS_AT = 35
 _FIRST = ("start", "rounds", "slack", "deadline", "fine_tune", "budget_kg", "alpha")
 _OVERHEADS = ("model_mb", "network_kwh_per_gb", "evaluation_share")
-_OPTIONAL = ("slot_minutes", "round_minutes", "window", "recall", "max_parallel")
+_OPTIONAL = ("slot_minutes", "round_minutes", "window", "recall", "max_parallel", "min_parallel")
 _SET = ("start", "rounds", "slack", "fine_tune", "budget_kg", "alpha", "source", "factor")
 """Keys that the template sets; the others are comments."""
 _CLIENTS: tuple[dict[str, Any], ...] = (
@@ -518,11 +589,11 @@ def _client(values: dict[str, Any], told: set[str]) -> Iterator[str]:
 def _lines() -> Iterator[str]:
     yield from ("# A federated run that must fit a carbon budget. Plan it with: slackwater plan scenario.toml", "")
     yield from _block(Scenario, _FIRST)
-    sections = ("data", "server", "report", "client")
+    sections = ("data", "server", "price", "report", "client")
     others = [key for key in Scenario.model_fields if key not in (*_FIRST, *_OPTIONAL, *_OVERHEADS, *sections)]
     yield from ("", *_block(Scenario, (*_OPTIONAL, *others)), "", *_block(Scenario, _OVERHEADS))
     yield from ("", "[data]", *_block(DataSection, DataSection.model_fields))
-    for name, model in (("server", ServerSection), ("report", ReportSection)):
+    for name, model in (("server", ServerSection), ("price", PriceSection), ("report", ReportSection)):
         yield from ("", _line(f"# [{name}]", Scenario.model_fields[name].description))
         yield from _block(model, model.model_fields)
     told: set[str] = set()

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from slackwater.errors import SlackwaterError
 from slackwater.ledger.journal import Attempt, Journal, Replan
 from slackwater.ledger.ledger import Charge, Ledger
-from slackwater.planning.emissions import kg_by_slot
 from slackwater.planning.plan import Plan
 
 LAST_SLOT = 10_000_000  # nineteen years of minutes: a slot beyond it is a damaged number
@@ -339,7 +338,7 @@ class PlanInForce:
         """Return the expected emissions of each slot until the end [slot], kg; NaN where they were not stored."""
         kg = np.zeros(self.end)
         if self.is_first:
-            planned = kg_by_slot(self.first.problem, self.first.packed, self.first.end)[: self.end]
+            planned = self.first.kg_by_slot[: self.end]
             kg[: len(planned)] = planned
             return kg
         kg[: self.decided] = 0.0 if self.noted else np.nan

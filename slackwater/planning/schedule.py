@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from slackwater.errors import InfeasibleError, ScenarioError
-from slackwater.planning.emissions import emissions
+from slackwater.planning.emissions import utilities_of
 from slackwater.planning.exact import BUDGET_ROUNDING
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
@@ -49,8 +49,7 @@ def plan_from_matrix(problem: Problem, matrix: ArrayLike, *, end: int) -> Plan:
 def unproved_plan(problem: Problem, packed: NDArray[np.uint8], *, end: int, solver: str, began: float) -> Plan:
     """Return a plan with a trivial bound: all clients in every slot of the horizon. It proves nothing about quality."""
     everyone = np.packbits(problem.costs.can_train(), axis=1)
-    u = emissions(problem, packed, end).utility
-    most = emissions(problem, everyone, problem.horizon - problem.rounds).utility
+    u, most = utilities_of(problem, packed), utilities_of(problem, everyone)
     value, bound = _objective(problem, u), _objective(problem, most)
     return Plan(
         problem=problem,

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from slackwater.charts import style
 from slackwater.ledger.schema import KINDS
-from slackwater.planning.emissions import kg_by_slot
 from slackwater.report import tables
 from slackwater.report.account import share_of
 from slackwater.report.blocks import (
@@ -129,9 +128,7 @@ def _charts(statement: Statement, kg: Kilograms) -> tuple[Drawing, ...]:
     first: list[float] = []
     if statement.planned.replans:
         plan = statement.plan
-        first = list(
-            accumulate(kg_by_slot(plan.problem, plan.packed, plan.end)[: plan.problem.rounds + plan.end].tolist())
-        )
+        first = list(accumulate(plan.kg_by_slot[: plan.problem.rounds + plan.end].tolist()))
     slots = max(len(both), len(first))
     course = progress(
         "Emissions over time",
