@@ -394,8 +394,9 @@ class PlanInForce:
     def training_kg(self, client: int, slot: int) -> float:
         """Return the expected emissions of one client's training in a planned slot, kg; NaN where they were not stored."""
         if self.is_first:
-            costs = self.first.problem.costs
-            return float(costs.training_kwh[client] * costs.intensity[costs.row[client], slot])
+            costs, levels = self.first.problem.costs, self.first.levels
+            level = 0 if levels is None else int(levels[client, slot])
+            return float(costs.level_training_kwh[client, level] * costs.intensity[costs.row[client], slot])
         name = str(self.first.problem.fleet.names[client])
         return self.noted.get(slot, {}).get((name, "training"), math.nan)
 

@@ -16,7 +16,8 @@ from slackwater.intensity.feed import ProviderFeed
 from slackwater.intensity.forecast.base import Forecast, Forecaster, slots_per_day
 from slackwater.intensity.traces import INTERPOLATED, Traces
 from slackwater.ledger.journal import Replan
-from slackwater.ledger.ledger import Cause, Charge, IntensityKind, Ledger, ModelledCharges
+from slackwater.ledger.ledger import WAITING, Cause, Charge, IntensityKind, Ledger, ModelledCharges
+from slackwater.planning.emissions import waiting_kg
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
 from slackwater.replanning.backtest import without_intensity
@@ -96,11 +97,8 @@ class FixedPlan:
         self._names = [str(name) for name in plan.problem.fleet.names]
         self._slot = 0
         self._stop = plan.problem.rounds + plan.end
-        per_slot = np.where(self._matrix, plan.problem.costs.dense(), 0.0).sum(axis=0) + plan.problem.costs.idle_kg()
-        if plan.problem.costs.server_kg is not None:
-            per_slot = per_slot + np.where(self._matrix.any(axis=0), plan.problem.costs.server_kg, 0.0)
-        self._kg = per_slot
-        self._idle_kg = plan.problem.costs.idle_kg()
+        self._kg = plan.kg_by_slot
+        self._waiting_kg = waiting_kg(plan.problem, plan.packed, plan.end)
 
     @property
     def slot(self) -> int:
@@ -125,7 +123,7 @@ class FixedPlan:
         lines = [
             line
             for line in self._lines.of(slot, slot)
-            if line.cause == "idle" or line.client in who or (line.cause == "server" and who)
+            if line.cause in WAITING or line.client in who or (line.cause == "server" and who)
         ]
         self._slot += 1
         return Decision(
@@ -160,9 +158,9 @@ class FixedPlan:
         self._slot = int(state["slot"])
 
     def _protected_kg(self, slot: int) -> float:
-        """Return the kg of the window and the idle draw before it; inside it, of its remaining slots."""
+        """Return the kg of the window, and of idle draw and starts before it; inside it, of its remaining slots."""
         before = max(self.plan.before, slot + 1)
-        return float(self._kg[before : self._stop].sum() + self._idle_kg[slot + 1 : before].sum())
+        return float(self._kg[before : self._stop].sum() + self._waiting_kg[slot + 1 : before].sum())
 
 
 class IntensityFeed(Protocol):

@@ -155,7 +155,7 @@ def emissions(problem: Problem, packed: NDArray[np.uint8], end: int, levels: Lev
         money = money + costs.idle_kwh * costs.price[:, :stop].sum(axis=1)[costs.row]
     asleep = np.flatnonzero(costs.sleeps)
     if len(asleep):
-        up_kwh, start_kwh = _sleepers_kwh(problem, packed, end, asleep)
+        up_kwh, start_kwh = sleepers_kwh(problem, packed, end, asleep)
         intensity = costs.intensity[costs.row[asleep]]
         idle[asleep], startup[asleep] = (up_kwh * intensity).sum(axis=1), (start_kwh * intensity).sum(axis=1)
         if money is not None and costs.price is not None:
@@ -176,10 +176,10 @@ def emissions(problem: Problem, packed: NDArray[np.uint8], end: int, levels: Lev
     )
 
 
-def _sleepers_kwh(
+def sleepers_kwh(
     problem: Problem, packed: NDArray[np.uint8], end: int, asleep: NDArray[np.intp]
 ) -> tuple[Floats, Floats]:
-    """Return the idle energy and that of starts of the clients that sleep [client, slot], kWh."""
+    """Return the idle energy and that of starts of some clients that sleep [client, slot], kWh."""
     trains = np.unpackbits(packed[asleep], axis=1, count=problem.costs.slots).astype(bool)
     up = sleepers_up(problem, asleep, trains, end)
     return problem.costs.up_kwh[asleep, None] * up, startup_kwh(problem, up, asleep)
@@ -190,11 +190,21 @@ def utilities_of(problem: Problem, packed: NDArray[np.uint8], levels: Levels | N
     return _rounds(problem, packed, levels).utility(problem)
 
 
-def kg_by_slot(problem: Problem, packed: NDArray[np.uint8], end: int, levels: Levels | None = None) -> Floats:
-    """Return the emissions of the schedule from all causes [slot], kg; 0 after its end."""
+def waiting_kg(problem: Problem, packed: NDArray[np.uint8], end: int) -> Floats:
+    """Return the emissions of idle draw and starts of all clients together [slot], kg; 0 after the end."""
     costs = problem.costs
     kg = costs.idle_kg()
     kg[problem.rounds + end :] = 0.0
+    asleep = np.flatnonzero(costs.sleeps)
+    if len(asleep):
+        up_kwh, start_kwh = sleepers_kwh(problem, packed, end, asleep)
+        kg += ((up_kwh + start_kwh) * costs.intensity[costs.row[asleep]]).sum(axis=0)
+    return kg
+
+
+def kg_by_slot(problem: Problem, packed: NDArray[np.uint8], end: int, levels: Levels | None = None) -> Floats:
+    """Return the emissions of the schedule from all causes [slot], kg; 0 after its end."""
+    costs, kg = problem.costs, waiting_kg(problem, packed, end)
     active = np.zeros(costs.slots, dtype=bool)
     for part, chosen, numbers in _parts(problem, packed, levels):
         if numbers is None:
@@ -204,8 +214,4 @@ def kg_by_slot(problem: Problem, packed: NDArray[np.uint8], end: int, levels: Le
         active |= chosen.any(axis=0)
     if costs.server_kg is not None:
         kg += np.where(active, costs.server_kg, 0.0)
-    asleep = np.flatnonzero(costs.sleeps)
-    if len(asleep):
-        up_kwh, start_kwh = _sleepers_kwh(problem, packed, end, asleep)
-        kg += ((up_kwh + start_kwh) * costs.intensity[costs.row[asleep]]).sum(axis=0)
     return kg
