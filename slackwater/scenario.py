@@ -119,7 +119,9 @@ class ClientSection(_Section):
     name: str = Field(description="Name of the client in plans and reports; must be unique.")
     zone: Zone = Field(description="Electricity zone of the site. `slackwater zones` lists all zones.")
     power_w: float | None = Field(None, description="Total power while training, in W. Give this or energy_kwh.")
-    idle_w: float = Field(0.0, description="Power while waiting, in W. Charged in every slot until the run ends.")
+    idle_w: float = Field(
+        0.0, description="Power while waiting, in W. Charged in every slot until the run ends, or while it is up."
+    )
     pue: float = Field(1.0, description="Power usage effectiveness of the data centre, at least 1.")
     energy_kwh: float | None = Field(
         None, description="Energy that one round adds to the idle draw, in kWh. Replaces power_w."
@@ -129,14 +131,14 @@ class ClientSection(_Section):
     max_slots: int | None = Field(None, description="Most slots before the window. Default: no limit.")
     required: bool = Field(False, description="true: the client must train before the window, like min_slots = 1.")
     startup_kwh: float = Field(
-        0.0, description="Energy of one start from off, in kWh. This and the next two keys: off between blocks."
+        0.0, description="Energy of one start, in kWh. With this or the next two keys the client is off between blocks."
     )
     startup_minutes: float = Field(0.0, description="Time that a start takes before the first slot, in minutes.")
     min_block_slots: int = Field(1, description="Fewest slots in a row that the client is up once started.")
     levels: tuple[LevelSection, ...] = Field(
         (),
         strict=False,
-        description="Operating points, like [{power_w = 300, work = 1.0}, {power_w = 180, work = 0.85}].",
+        description="Operating points: power and share of the work. Exactly one has work = 1.",
     )
 
 
@@ -479,7 +481,10 @@ def _place(path: Path, loc: Sequence[str | int], content: Mapping[str, Any]) -> 
         return str(path), Scenario, str(first)
     entry = content[str(first)][rest[0]]
     named = repr(entry["name"]) if isinstance(entry.get("name"), str) else f"number {rest[0] + 1}"
-    return f"{path}, [[{first}]] {named}", section, str(rest[1])
+    where = f"{path}, [[{first}]] {named}"
+    if rest[1] == "levels" and len(rest) > 3:
+        return f"{where}, levels", LevelSection, str(rest[3])
+    return where, section, str(rest[1])
 
 
 def _known(key: str, model: type[_Section]) -> tuple[str, str | None]:
@@ -502,6 +507,8 @@ def _complaint(key: str, error: Mapping[str, Any]) -> str:
         return f"{key!r} must be a section, written {_mark(key)}, not {_shown(value)}."
     if kind == "value_error":
         return str(error["ctx"]["error"])
+    if key == "levels" and kind.startswith("tuple"):
+        return f"levels must be a list of tables, like [{{power_w = 300, work = 1.0}}], not {_shown(value)}."
     for start, wanted in _WANTED.items():
         if kind.startswith(start):
             return f"{key} must be {wanted}, not {_shown(value)}."
@@ -555,10 +562,34 @@ _CLIENTS: tuple[dict[str, Any], ...] = (
         "name": "helsinki", "zone": "FI", "power_w": 300,
         "unavailable": ["mon-fri 08:00-16:00", "2022-01-06T00:00Z/2022-01-07T00:00Z"],
     },
-    {"name": "stockholm", "zone": "SE-SE3", "power_w": 300},
-    {"name": "frankfurt", "zone": "DE", "power_w": 300, "required": True},
+    {
+        "name": "stockholm", "zone": "SE-SE3", "power_w": 300, "# startup_kwh": 0.05, "# startup_minutes": 10,
+        "# min_block_slots": 3,
+    },
+    {
+        "name": "frankfurt", "zone": "DE", "power_w": 300, "required": True,
+        "# levels": [{"power_w": 300, "work": 1.0}, {"power_w": 180, "work": 0.85}],
+    },
     {"name": "paris", "zone": "FR", "energy_kwh": 0.25},
 )  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):  # the same providers for every zone are a list
+        return _plain(value["*"]) if set(value) == {"*"} else {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple) and value and all(isinstance(one, Mapping) and "work" in one for one in value):
+        return _inline(value)
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _inline(levels: Sequence[Mapping[str, float]]) -> Any:
+    """Return levels on one line: a section for each would end that of the client."""
+    array = tomlkit.array()
+    for level in levels:
+        table = tomlkit.inline_table()
+        table.update(level)
+        array.append(table)
+    return array
 
 
 def _line(start: str, comment: str | None) -> str:
@@ -566,7 +597,10 @@ def _line(start: str, comment: str | None) -> str:
 
 
 def _value(value: object) -> str:
-    return value.strftime("%Y-%m-%dT%H:%M:%SZ") if isinstance(value, datetime) else tomlkit.item(value).as_string()
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%dT%H:%M:%SZ")
+    text: str = tomlkit.item(_plain(value)).as_string()
+    return text
 
 
 def _block(model: type[BaseModel], keys: Iterable[str]) -> Iterator[str]:
@@ -610,11 +644,12 @@ _ALWAYS = {"slack", "fine_tune", "alpha", "source", "factor"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataText:
-    """The [data] section of a scenario, for writing one again."""
+    """The [data] and [price] sections of a scenario, for writing one again."""
 
     source: object
     factor: str = "lifecycle"
     fill_hours: int = 0
+    price: PriceSection | None = None
 
 
 def scenario_text(problem: Problem, data: DataText, *, end: int | None = None) -> str:
@@ -633,6 +668,9 @@ def scenario_text(problem: Problem, data: DataText, *, end: int | None = None) -
     content: dict[str, Any] = _keys(Scenario, settings) | {"data": _keys(DataSection, asdict(data))}
     if problem.server is not None:
         content["server"] = asdict(problem.server)
+    if problem.price is not None:  # a plan has its prices, but only the name of their file
+        price = data.price or PriceSection(file=problem.price.source, currency=problem.price.currency)
+        content["price"] = _keys(PriceSection, price.model_dump())
     if problem.reported_by:
         content["report"] = dict(problem.reported_by)
     content["client"] = [_keys(ClientSection, asdict(client)) for client in problem.fleet]
@@ -651,9 +689,3 @@ def _keys(section: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]
 def toml(content: Mapping[str, Any]) -> str:
     """Return TOML; half a surrogate pair, which no UTF-8 file can hold, is replaced."""
     return tomlkit.dumps(_plain(content)).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):  # the same providers for every zone are a list
-        return _plain(value["*"]) if set(value) == {"*"} else {str(key): _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

@@ -22,6 +22,7 @@ from slackwater.errors import SlackwaterError
 from slackwater.ledger.journal import Attempt, Journal, Replan
 from slackwater.ledger.ledger import Charge, Ledger
 from slackwater.planning.plan import Plan
+from slackwater.planning.problem import Problem
 
 LAST_SLOT = 10_000_000  # nineteen years of minutes: a slot beyond it is a damaged number
 
@@ -110,10 +111,14 @@ class Figures:
     client_slots_planned: int  # by the plans in force, those of the slots to come included
     client_slots_missed: int  # planned in slots that are decided, and never started: nothing is charged for them
     client_slots_extra: int  # started and charged without being planned
+    money: float | None = None  # price of the electricity in the ledger; None without prices
+    currency: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures for JSON."""
-        return asdict(self)
+        """Return the figures for JSON; those of prices only if there are any."""
+        return {
+            name: value for name, value in asdict(self).items() if self.currency or name not in ("money", "currency")
+        }
 
 
 class LedgerQueries:
@@ -149,6 +154,16 @@ class LedgerQueries:
         """Return (zone, slot) -> kWh of the lines that have it."""
         query = "SELECT zone, slot, sum(energy_kwh) FROM charges WHERE energy_kwh IS NOT NULL GROUP BY zone, slot"
         return {(str(zone), int(slot)): float(energy) for zone, slot, energy in self._rows(query)}
+
+    def money(self, problem: Problem) -> float | None:
+        """Return the price of the energy in the ledger, in the currency of the problem's prices; None without prices."""
+        if problem.price is None:
+            return None
+        prices = problem.price.window(problem.first_slot, problem.horizon)
+        return math.fsum(
+            energy * float(prices.per_kwh[prices.index(zone), slot])
+            for (zone, slot), energy in self.energy_by_zone_slot().items()
+        )
 
     def by_intensity(self) -> dict[str, tuple[int, float]]:
         """Return kind of intensity -> lines and kg."""
@@ -224,12 +239,14 @@ class LedgerQueries:
     def figures(self, in_force: PlanInForce) -> Figures:
         """Return the figures that all screens show, at the moment of the plan in force."""
         missed, extra = self._missed_and_extra(in_force)
+        price = in_force.first.problem.price
         return Figures(
             spent_kg=in_force.spent_kg, unsettled_kg=self.ledger.unsettled_kg(), planned_kg=in_force.planned_kg,
             planned_until_now_kg=in_force.until_now_kg, to_come_kg=in_force.to_come_kg,
             expected_kg=in_force.spent_kg + in_force.to_come_kg, first_plan_kg=in_force.first.emissions_kg,
             replans=len(in_force.replans), by_cause_kg=self.kg_by_cause(),
             client_slots_planned=int(in_force.wanted.sum()), client_slots_missed=missed, client_slots_extra=extra,
+            money=self.money(in_force.first.problem), currency=price.currency if price else None,
         )  # fmt: skip
 
     def _missed_and_extra(self, in_force: PlanInForce) -> tuple[int, int]:

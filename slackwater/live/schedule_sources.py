@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater import time_source
-from slackwater.errors import DataError
+from slackwater.errors import DataError, ScenarioError
 from slackwater.intensity.feed import ProviderFeed
 from slackwater.intensity.forecast.base import Forecast, Forecaster, slots_per_day
 from slackwater.intensity.traces import INTERPOLATED, Traces
@@ -43,6 +43,7 @@ class Decision:
     protected_kg: float  # kept for the window, if it is still ahead
     left: NDArray[np.int64]  # [client], its planned slots before the window, including this one
     before: int  # slots before the window, as planned now
+    work: Mapping[int, float] = field(default_factory=dict)  # client -> share of the local work, below full power
     replan: Replan | None = None
     messages: tuple[str, ...] = ()
 
@@ -131,6 +132,7 @@ class FixedPlan:
             expected_kg={(line.client, line.cause): line.kg for line in self._expected.of(slot, slot)},
             charges=tuple(lines), protected_kg=self._protected_kg(slot),
             left=self._matrix[:, slot : max(before, slot)].sum(axis=1), before=before,
+            work=self.plan.lower_work(slot),
         )  # fmt: skip
 
     def realise(self, *, drew: Mask, used: Mask, missed: Mask, ledger: Ledger) -> None:
@@ -292,6 +294,11 @@ class Replanned:
         self, problem: Problem, intensity: IntensityFeed, settings: Settings, first: Mask | None = None
     ) -> None:
         """Control a run of the problem; `first` [client, slot] is the plan until the first re-plan."""
+        if problem.costs.sleeps.any() or problem.fleet.levels:
+            raise ScenarioError(
+                "A run with start-up, min_block_slots or levels cannot be re-planned yet: its starts would not be charged. "
+                "Follow the plan as it is with: --replan never"
+            )
         self.problem, self.intensity = without_intensity(problem), intensity
         self._first = np.zeros((len(problem.fleet), problem.horizon), dtype=bool) if first is None else first
         self.controller = Controller(self.problem, settings)

@@ -155,6 +155,13 @@ class Plan:
         """Return the participation, correlation and fairness of the schedule."""
         return Metrics.of(self.packed, self.before, self.emissions.training_kg)
 
+    def lower_work(self, slot: int) -> dict[int, float]:
+        """Return client -> work in a slot, of the clients that train there below full power."""
+        if self.levels is None:
+            return {}
+        lower = np.flatnonzero(self.matrix[:, slot] & (self.levels[:, slot] > 0))
+        return {int(client): float(self.work[client, slot]) for client in lower}
+
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON; the file appears whole or not at all."""
         self._check_storable()

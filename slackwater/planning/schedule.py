@@ -15,6 +15,7 @@ from slackwater.planning.emissions import Emissions, emissions, utilities_of
 from slackwater.planning.exact import BUDGET_ROUNDING
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
+from slackwater.planning.states import reachable
 from slackwater.units import iso
 
 GIVEN = "given"
@@ -195,8 +196,7 @@ def no_slack_plan(problem: Problem) -> Plan:
         window="available",
     )  # fmt: skip
     costs = everyone.costs
-    there = costs.can_train()
-    there[np.arange(longest)[None, :] < np.where(costs.sleeps, costs.lead, 0)[:, None]] = False
+    there = reachable(everyone)
     per_slot = (costs.dense() * there).sum(axis=0) + costs.idle_kg()
     if costs.server_kg is not None:
         per_slot = per_slot + np.where(there.any(axis=0), costs.server_kg, 0.0)

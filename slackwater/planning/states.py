@@ -45,6 +45,16 @@ def up_states(problem: Problem, packed: NDArray[np.uint8], end: int) -> Mask:
     return up
 
 
+def reachable(problem: Problem) -> Mask:
+    """Return where clients can train [client, slot]: they are available, and their first start can be over."""
+    costs = problem.costs
+    there = costs.can_train()
+    late = costs.sleeps & (_up_before(problem, np.arange(costs.clients)) == 0)
+    for client in np.flatnonzero(late & (costs.lead > 0)):
+        there[client, : costs.lead[client]] = False
+    return there
+
+
 def startups(problem: Problem, up: Mask, clients: NDArray[np.intp] | None = None) -> Floats:
     """Return the emissions of starts [client, slot], kg, from `up_states`; of some clients if `clients` is given."""
     costs = problem.costs

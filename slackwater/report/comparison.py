@@ -267,7 +267,7 @@ def same_work_without_slack(plan: Plan, work: Iterable[Work]) -> SameWork:
     costs = plan.problem.costs
     row_of = {str(name): row for row, name in enumerate(plan.problem.fleet.names)}
     parts, length = [], 0
-    moved = np.zeros((costs.clients, costs.slots), dtype=bool)
+    moved = np.zeros((costs.clients, (costs.slots + 7) // 8), dtype=np.uint8)
     for one in work:
         if one.cause in ("idle", "server", "startup") or one.slots == 0:  # counted below
             continue
@@ -275,16 +275,15 @@ def same_work_without_slack(plan: Plan, work: Iterable[Work]) -> SameWork:
         if row is None:
             return SameWork(kg=None, reason="A client of the ledger is not in the plan.")
         free = np.flatnonzero(costs.available[costs.mask[row]])
-        free = free[free >= costs.lead[row]] if costs.sleeps[row] else free
+        free = free[free >= costs.lead[row]] if costs.sleeps[row] else free  # after its first start
         if len(free) < one.slots:
             return SameWork(kg=None, reason="The plan's intensity does not cover all the work without slack.")
         slots = free[: one.slots]
         if one.cause == "training":
             length = max(length, int(slots[-1]) + 1)
-            moved[row, slots] = True
+            moved[row] = np.packbits(np.isin(np.arange(costs.slots), slots))
         parts.append(one.energy_kwh / one.slots * float(costs.intensity[costs.row[row], slots].sum()))
-    packed = np.packbits(moved, axis=1)
-    parts.append(float(waiting_kg(plan.problem, packed, length - plan.problem.rounds)[:length].sum()))
+    parts.append(float(waiting_kg(plan.problem, moved, length - plan.problem.rounds)[:length].sum()))
     if costs.server_kg is not None:
         parts.append(float(costs.server_kg[:length].sum()))
     how = "Each client's slots from the first slot on, without waiting, at the plan's intensity"

@@ -87,14 +87,8 @@ class ByPlan:
             clients=tuple(int(client) for client in np.flatnonzero(self.matrix[:, slot])),
             in_window=slot in self.plan.window,
             pi=self.pi,
-            work=self._work(slot),
+            work=self.plan.lower_work(slot),
         )
-
-    def _work(self, slot: int) -> dict[int, float]:
-        if self.plan.levels is None:
-            return {}
-        lower = np.flatnonzero(self.matrix[:, slot] & (self.plan.levels[:, slot] > 0))
-        return {int(client): float(self.plan.work[client, slot]) for client in lower}
 
     def charge(self, ledger: Ledger, due: ScheduledRound | None) -> None:
         """Charge training, idle draw and server, including slots without participants."""
