@@ -67,6 +67,7 @@ class LiveStatus:
     def to_dict(self) -> dict[str, Any]:
         """Return the status as JSON holds it."""
         return asdict(self) | {
+            "figures": None if self.figures is None else self.figures.to_dict(),
             "about": KINDS[self.kind].sentence,
             "coming": [asdict(one) | {"at": iso(one.at)} for one in self.coming],
             "events": [{"at": at, "level": level, "message": message} for at, level, message in self.events],

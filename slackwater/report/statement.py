@@ -129,6 +129,7 @@ class Statement:
         )  # fmt: skip
         found: dict[str, Any] = {"kind": self.run.kind, "about": KINDS[self.run.kind].sentence}
         found |= {name: asdict(getattr(self, name)) for name in sections}
+        found["figures"] = self.figures.to_dict()
         found["settings"]["prepared_on"] = self.preparation.prepared_on
         found["slackwater"] = __version__
         found["scope2"] = asdict(self.scope2) | {
