@@ -73,7 +73,7 @@ class Kept:
         most, least = min(tied.parallel, clients), tied.fewest
 
         def best(size: NDArray[np.intp]) -> Array:
-            return np.take_along_axis(summed, size[None], axis=0)[0]
+            return np.asarray(np.take_along_axis(summed, size[None], axis=0)[0])
 
         size = np.clip(positive, min(least, clients), most)
         whole = np.where(there >= least, best(np.minimum(size, there)) - fixed, -np.inf)
@@ -218,9 +218,9 @@ class Core:
         gain = np.where(kept.option, tied.gains, 0.0).max(axis=0)
         ordered = np.sort(np.where(kept.can, gain, -np.inf), axis=1)[:, ::-1]
         clients = np.arange(len(tied.base))
-        self.of_client = [np.flatnonzero(self.client == c) for c in clients]
+        self.of_client = [np.flatnonzero(self.client == c) for c in clients.tolist()]
         self.reach = []
-        for c in clients:
+        for c in clients.tolist():
             own = ordered[c][ordered[c] > 0][: kept.high[c]]
             self.reach.append(tied.base[c] + np.concatenate([[0.0], np.cumsum(own)]))
         top = np.array([r[-1] for r in self.reach])
@@ -244,7 +244,7 @@ class Core:
             model.maximise(self.z, 1.0)
         elif self.aim == "level":
             self.least = model.columns(1, float(tied.base.min()), float(top.min()))
-            for c in clients:
+            for c in clients.tolist():
                 model.row([self.u[[c]], self.least], [1.0, -1.0], 0.0, INFINITE)
             model.maximise(self.least, 1.0)
         else:

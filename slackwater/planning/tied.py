@@ -375,7 +375,7 @@ class EndTimes:
         ago = np.full(clients, np.inf) if problem.trained_ago is None else np.asarray(problem.trained_ago)
         recalled &= (ago[:, None] + first > problem.recall) & bool(problem.recall)
         self.recalled: Mask = recalled.T & (self.high > 0)
-        self.low = np.maximum(fleet.min_slots[None, :], self.recalled).astype(np.intp)
+        self.low: NDArray[np.intp] = np.maximum(fleet.min_slots[None, :], self.recalled).astype(np.intp)
         self.possible &= (self.low <= self.high).all(axis=1)
         self.least = np.zeros(clients)
         self.sleepers = Sleepers(problem, self.budget_units) if costs.sleeps.any() else None
@@ -515,7 +515,7 @@ class EndTimes:
         for client, reach in enumerate(self._reach):
             missing = least[client] - self.base[:, client]
             needed[:, client] = np.searchsorted(reach, missing - 1e-9 * (1 + np.abs(missing)))
-        return np.maximum(self.low, needed)
+        return np.asarray(np.maximum(self.low, needed))
 
     @cached_property
     def whole(self) -> Tied:

@@ -330,7 +330,7 @@ class _Race:
             if self.bounds[i] <= self._enough_here() or not improved or self.effort.over():
                 break
             relaxed = found
-        if self.bounds[i] > self.value:
+        if self.bounds[i] > self.value and end.relaxed is not None:
             self._offer(i, end, self._round(tied, end.relaxed))
 
     def _sharpen_level(self, i: int, end: _End) -> None:
@@ -339,7 +339,7 @@ class _Race:
             return
         wanted = self._enough_here()
         least = np.full(len(end.tied.base), wanted)
-        fine = (self.times.lows(least) <= self.times.high).all(axis=1)
+        fine: np.ndarray = np.asarray((self.times.lows(least) <= self.times.high).all(axis=1))
         self.bounds = np.where(fine, self.bounds, np.minimum(self.bounds, wanted))
         if not fine[i]:
             return
@@ -404,7 +404,7 @@ class _Race:
         if times.fairness.alpha != 1.0 or not plain or limited:
             return math.inf
         slots, places = times.gains.shape[2], times.parallel
-        return float(slots) * places * slots * places
+        return float(slots * places) ** 2
 
     def _solve_linear(self) -> None:
         """Bound all end times by dynamic programmes for alpha = 1: n slots are worth n less the kg of their clients.
@@ -424,7 +424,7 @@ class _Race:
         for weight in _LINEAR_WEIGHTS if paid else (math.inf,):
             least, choices = self._least(*((1.0, 1.0) if math.isinf(weight) else (1.0 + weight, weight)))
             ways.append((weight, choices))
-            for i in alive:
+            for i in alive.tolist():
                 room, own = float(times.room[i, 0]), least[int(times.before[i])]
                 full = np.full(size, np.inf)
                 full[: len(own)] = own
@@ -433,7 +433,7 @@ class _Race:
                     tops[i] = np.minimum(tops[i], np.where(full <= room, counts - kg, -np.inf))
                 else:
                     tops[i] = np.minimum(tops[i], counts + weight * room - full)
-        for i in alive:
+        for i in alive.tolist():
             total = float(times.fairness.of(times.base[i]).sum()) + float(tops[i].max())
             self.bounds[i] = min(self.bounds[i], total + 1e-12 * max(abs(total), 1.0))
         i = int(max(alive, key=lambda k: self.bounds[k]))

@@ -121,7 +121,7 @@ class Small:
 
     def _waiting(self, c: int, trains: NDArray[np.bool_], stop: int) -> tuple[float, float] | None:
         """Return the kg and money of idle draw and starts, at the least kg over all ways to be up."""
-        p, fleet, ci = self.problem, self.problem.fleet, self.intensity[c]
+        fleet, ci = self.problem.fleet, self.intensity[c]
         price = np.zeros(stop) if self.price is None else self.price[c]
         pue = float(fleet.pue[c])
         idle = self.idle_kwh[c]
