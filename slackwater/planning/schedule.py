@@ -166,7 +166,8 @@ def _check_limits(problem: Problem, earlier: NDArray[np.bool_]) -> None:
     if least is not None and len(few_slots := np.flatnonzero((together > 0) & (together < least))):
         slot = int(few_slots[0])
         raise ScenarioError(
-            f"{together[slot]} clients train in slot {slot}; min_parallel asks for at least {least}, or nobody."
+            f"Slot {slot} has {together[slot]} of the {least} clients that min_parallel asks for. Add clients there, or take "
+            "the slot out."
         )
 
 
