@@ -91,11 +91,7 @@ def _fields(model: type[BaseModel]) -> list[str]:
 def test_the_template_loads_with_slack_and_with_the_deadline(tmp_path: Path) -> None:
     by_slack = load_scenario(written(tmp_path, SCENARIO)).problem()
     everything = COMMENTED_KEY.sub("", SCENARIO)
-    without_price = re.sub(
-        r"^(slack|price_weight|budget_money|file|currency|unit|\[price\]) .*\n", "", everything, flags=re.MULTILINE
-    )
-    assert "recall is not supported" in refusal(tmp_path, without_price)
-    without_slack = re.sub(r"^(slack|recall) .*\n", "", everything, flags=re.MULTILINE)
+    without_slack = re.sub(r"^slack .*\n", "", everything, flags=re.MULTILINE)
     assert "There is no price file" in _data_refusal(tmp_path, without_slack)
     zones = ["BE", "GB", "IE", "FI", "SE-SE3", "DE", "FR"]
     write_prices(tmp_path / "prices.csv", {zone: [40.0] * 110 for zone in zones})

@@ -14,7 +14,6 @@ import pytest
 from live_world import NAMES, Sites
 from test_live_runner import Late
 
-from slackwater.errors import ScenarioError
 from slackwater.intensity.forecast.base import Persistence
 from slackwater.ledger.journal import Journal
 from slackwater.ledger.ledger import Charge
@@ -515,8 +514,3 @@ def test_a_measured_round_of_a_sleeping_client_leaves_out_its_idle_draw(tmp_path
     assert meter.read(1, reply, at, at + timedelta(hours=1)).energy_kwh == pytest.approx(0.6 - 0.5 * 0.05)
     modelled = replace(reply, client=NAMES[0], energy_kwh=None)
     assert meter.read(0, modelled, at, at + timedelta(hours=1), 0.45).energy_kwh == pytest.approx(0.225)
-
-
-def test_a_run_with_starts_or_levels_is_not_re_planned(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"cannot be re-planned yet.*--replan never"):
-        replanned(tmp_path, plan=sleeping())
