@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -192,6 +193,8 @@ def test_prices_and_starts_are_told(plans: tuple[Plans, str, Problem]) -> None:
     told = quick_answer(problem.with_settings(price=price), 10)
     kwh = told["slots"] * 0.3
     assert (told["money"], told["currency"], told["budget_money"]) == (pytest.approx(0.2 * kwh), "EUR", None)
+    short = replace(price, per_kwh=price.per_kwh[:, : problem.horizon + 3])
+    assert most_slack(problem.with_settings(price=short)) == problem.slack + 3
 
 
 def test_savings_count_from_the_first_slot_after_a_start(plans: tuple[Plans, str, Problem]) -> None:

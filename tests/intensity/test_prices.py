@@ -57,6 +57,7 @@ def test_slots_have_the_mean_or_repeat_the_price(tmp_path: Path) -> None:
 def test_a_gap_matters_only_where_the_run_is(tmp_path: Path) -> None:
     found = read(tmp_path, WIDE.replace("2022-01-01T01:00Z,120,30.5", "2022-01-01T01:00Z,120,"))
     assert found.window(datetime(2022, 1, 1, 2, tzinfo=UTC), 1).per_kwh.tolist() == [[0.04], [0.08]]
+    assert [found.reach(datetime(2022, 1, 1, hour, tzinfo=UTC)) for hour in (0, 1, 2, 3, 4)] == [1, 0, 1, 0, 0]
     with pytest.raises(DataError, match=r"Zone FR has no price at 2022-01-01T01:00Z .*1 missing values.*never guessed"):
         found.window(START, 3)
 
