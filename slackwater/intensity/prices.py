@@ -62,8 +62,8 @@ class Prices:
         offset = int((start - self.start) // timedelta(minutes=self.slot_minutes))
         if not 0 <= offset <= self.slots:
             return 0
-        missing = np.isnan(self.per_kwh[:, offset:]).any(axis=0)
-        return int(missing.argmax()) if missing.any() else len(missing)
+        missing = np.flatnonzero(np.isnan(self.per_kwh[:, offset:]).any(axis=0))
+        return int(missing[0]) if len(missing) else self.slots - offset
 
     def window(self, start: datetime, slots: int) -> Prices:
         """Return the part from `start` over `slots` slots, in which no price may be missing."""
