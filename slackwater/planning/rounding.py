@@ -329,10 +329,10 @@ class Draft:
         tied = self.tied
         while True:
             client = int(self.u.argmin())
-            left = tied.room - self.spent
-            can = tied.open[client] & ~self.chosen[client] & (self.load < tied.parallel) & (self.gain[client] > 0)
             if self.count[client] >= tied.high[client]:
                 return
+            left = tied.room - self.spent
+            can = tied.open[client] & ~self.chosen[client] & (self.load < tied.parallel) & (self.gain[client] > 0)
             can &= (self.load > 0) | (tied.open.sum(axis=0) >= tied.fewest)
             price = self.cost[:, client] + np.where(self.load == 0, tied.fixed, 0.0)
             can &= (price <= left[:, None]).all(axis=0)
@@ -354,7 +354,7 @@ class Draft:
     def relevel(self) -> None:
         """Let chosen client-slots use the level that pays best with the budget that is left."""
         tied, f = self.tied, self.tied.fairness.of
-        if len(tied.gains) == 1:
+        if len(tied.gains) == 1 or not self.chosen.any():
             return
         for _ in range(_MOST_ROUNDS * 10):
             now_g, now_c = self.gain, self.cost
@@ -419,9 +419,9 @@ def round_off(tied: Tied, relaxed: Relaxed) -> Draft | None:
     return best
 
 
-def complete(tied: Tied, prices: Prices, chosen: Mask) -> Draft | None:
+def complete(tied: Tied, prices: Prices, chosen: Mask, level: NDArray[np.intp] | None = None) -> Draft | None:
     """Return a schedule near this one that meets every constraint and leaves no room; None if none was found."""
-    draft = Draft(tied, prices, chosen)
+    draft = Draft(tied, prices, chosen, level)
     if not (draft.meet() and draft.repair()):
         draft = Draft(tied, prices, np.zeros_like(chosen))
         if not (draft.meet() and draft.repair()):

@@ -152,6 +152,8 @@ def _check_limits(problem: Problem, earlier: NDArray[np.bool_]) -> None:
         )
     first = max(0, earlier.shape[1] - problem.recall)
     could = problem.costs.can_train()[:, first : earlier.shape[1]].any(axis=1) & (fleet.max_slots > 0)
+    if problem.trained_ago is not None:  # whoever trained shortly before the horizon need not train again so soon
+        could &= np.asarray(problem.trained_ago) + earlier.shape[1] > problem.recall
     if len(silent := np.flatnonzero(could & ~earlier[:, first:].any(axis=1))):
         raise ScenarioError(
             f"{str(fleet.names[silent[0]])!r} does not train in the last {problem.recall} slots before the window, where "
