@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from slackwater.errors import DataError, InfeasibleError, MissingExtraError, ScenarioError, SlackwaterError
     from slackwater.intensity.forecast.forecasters import register_forecaster
     from slackwater.intensity.load import available_zones, load_traces
+    from slackwater.intensity.prices import Prices
     from slackwater.intensity.providers.chain import register_provider
     from slackwater.intensity.providers.provider_errors import ProviderError
     from slackwater.intensity.traces import Traces
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from slackwater.ledger.ledger import Ledger, OverBudgetError
     from slackwater.ledger.run import Run
     from slackwater.live.folder import RunStopped
-    from slackwater.planning.fleet import Client, Fleet
+    from slackwater.planning.fleet import Client, Fleet, Level
     from slackwater.planning.plan import Plan
     from slackwater.planning.planner import compare, plan
     from slackwater.planning.problem import Problem, Server
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from slackwater.training.tasks import register_task
 
 __all__ = [
-    "Client", "DataError", "Fleet", "InfeasibleError", "Ledger", "MissingExtraError", "OverBudgetError", "Plan",
-    "Problem", "ProviderError", "Result", "Run", "RunStopped", "Samples", "Scenario", "ScenarioError", "Server",
+    "Client", "DataError", "Fleet", "InfeasibleError", "Ledger", "Level", "MissingExtraError", "OverBudgetError", "Plan",
+    "Prices", "Problem", "ProviderError", "Result", "Run", "RunStopped", "Samples", "Scenario", "ScenarioError", "Server",
     "SlackwaterError", "Statement", "Task", "Traces", "TrainingDiverged", "TrainingStopped", "__version__",
     "available_zones", "baseline", "compare", "forecast", "load_scenario", "load_traces", "plan",
     "register_aggregator", "register_forecaster", "register_policy", "register_provider", "register_task", "rehearse",
@@ -46,11 +47,12 @@ _NAMES = {
     "intensity.forecast": "register_forecaster",
     "intensity.load": "available_zones load_traces",
     "intensity.providers": "ProviderError register_provider",
+    "intensity.prices": "Prices",
     "intensity.traces": "Traces",
     "lab.policies": "register_policy",
     "ledger": "Ledger OverBudgetError Run",
     "live": "RunStopped",
-    "planning.fleet": "Client Fleet",
+    "planning.fleet": "Client Fleet Level",
     "planning.plan": "Plan",
     "planning.planner": "compare plan",
     "planning.problem": "Problem Server",

@@ -596,7 +596,8 @@ def _line(start: str, comment: str | None) -> str:
     return f"{start.ljust(_COMMENTS_AT - 3)}   # {comment}" if comment else start
 
 
-def _value(value: object) -> str:
+def value_text(value: object) -> str:
+    """Return a value as TOML."""
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%dT%H:%M:%SZ")
     text: str = tomlkit.item(_plain(value)).as_string()
@@ -608,7 +609,7 @@ def _block(model: type[BaseModel], keys: Iterable[str]) -> Iterator[str]:
     width = max(map(len, [name for key, name in names.items() if key in _SET] or names.values()))
     for key, name in names.items():
         field = model.model_fields[key]
-        yield _line(f"{name:<{width}} = {_value((field.examples or [field.default])[0])}", field.description)
+        yield _line(f"{name:<{width}} = {value_text((field.examples or [field.default])[0])}", field.description)
 
 
 def _client(values: dict[str, Any], told: set[str]) -> Iterator[str]:
@@ -617,7 +618,7 @@ def _client(values: dict[str, Any], told: set[str]) -> Iterator[str]:
         key = name.removeprefix("# ")
         comment = None if key in told else ClientSection.model_fields[key].description
         told.add(key)
-        yield _line(f"{name:<7} = {_value(value)}", comment)
+        yield _line(f"{name:<7} = {value_text(value)}", comment)
 
 
 def _lines() -> Iterator[str]:

@@ -449,6 +449,10 @@ def _price_rows(path: Path) -> dict[str, tuple[list[str], list[str], list[int]]]
         for line, row in rows:
             if len(row) < len(names):
                 raise DataError(f"{path}, line {line}: {len(row)} cells, but the header has {len(names)}.")
+            if any(row[len(names) :]):
+                raise DataError(
+                    f"{path}, line {line}: {len(row)} cells, but the header has {len(names)}. Write decimals with a point."
+                )
             cells = (
                 [(row[lower.index("zone")].strip(), row[lower.index("price")])]
                 if long

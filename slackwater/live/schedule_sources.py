@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater import time_source
-from slackwater.errors import DataError, ScenarioError
+from slackwater.errors import DataError
 from slackwater.intensity.feed import ProviderFeed
 from slackwater.intensity.forecast.base import Forecast, Forecaster, slots_per_day
 from slackwater.intensity.traces import INTERPOLATED, Traces
@@ -294,11 +294,6 @@ class Replanned:
         self, problem: Problem, intensity: IntensityFeed, settings: Settings, first: Mask | None = None
     ) -> None:
         """Control a run of the problem; `first` [client, slot] is the plan until the first re-plan."""
-        if problem.costs.sleeps.any() or problem.fleet.levels:
-            raise ScenarioError(
-                "A run with start-up, min_block_slots or levels cannot be re-planned yet: its starts would not be charged. "
-                "Follow the plan as it is with: --replan never"
-            )
         self.problem, self.intensity = without_intensity(problem), intensity
         self._first = np.zeros((len(problem.fleet), problem.horizon), dtype=bool) if first is None else first
         self.controller = Controller(self.problem, settings)

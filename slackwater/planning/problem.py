@@ -435,6 +435,19 @@ class Problem:
         return self.rounds + self.slack
 
     @property
+    def reach(self) -> int:
+        """Return the number of slots from the start that the intensity, the prices and all arrays by slot cover."""
+        step = timedelta(minutes=self.traces.slot_minutes)
+        covered = [int((self.traces.end - self.first_slot) // step)]
+        if self.available is not None:
+            covered.append(int(np.asarray(self.available).shape[1]))
+        if self.server_kg is not None:
+            covered.append(len(np.asarray(self.server_kg)))
+        if self.price is not None:
+            covered.append(self.price.reach(self.first_slot))
+        return min(covered)
+
+    @property
     def slot_hours(self) -> float:
         """Return the length of a slot, hours."""
         return self.traces.slot_minutes / _MINUTES_PER_HOUR

@@ -381,10 +381,10 @@ def _plan(data: dict[str, Any], unpacking: _Unpacking) -> Plan:
     levels = None
     if "levels" in data:
         numbers = unpacking.array(data["levels"], (len(fleet), horizon))
-        levels = numbers.astype(np.uint8)
         most = np.array([len(fleet.levels.get(client, (None,))) for client in range(len(fleet))])
-        if (levels != numbers).any() or (levels >= most[:, None]).any():
+        if not np.isin(numbers, range(256)).all() or (numbers >= most[:, None]).any():
             raise ValueError("a slot has a level that its client does not have")
+        levels = numbers.astype(np.uint8)
     problem = _problem(data, settings, intensity, fleet, horizon, unpacking)
     end = _whole(data, "end")
     if end > settings["slack"]:

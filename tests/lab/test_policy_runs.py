@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_policies import small_problem
 
-from slackwater import Client, training
+from slackwater import Client, Fleet, training
 from slackwater.errors import ScenarioError
 from slackwater.lab import policies
 from slackwater.lab.policies import registry
@@ -286,3 +286,19 @@ def test_what_does_not_fit_together_is_refused(task: Task) -> None:
             policies.train(small_problem(), task, policy="random", **SMALL | wrong)
     with pytest.raises(ScenarioError, match="clients=2"):
         policies.train(small_problem(2), task, policy="random", **SMALL)
+
+
+def test_a_policy_keeps_the_quorum(digits: Task) -> None:
+    there = np.ones((3, 12), dtype=bool)
+    there[1:, 4:] = False  # only one client is left: nobody trains
+    problem = small_problem(budget_kg=9.0, available=there, min_parallel=2)
+    result = policies.train(problem, digits, policy="wants", **SMALL)
+    assert [row.slot for row in result.history] == [0, 1, 2, 3]
+    assert {len(row.participants) for row in result.history} == {3}
+
+
+def test_a_policy_cannot_plan_starts(digits: Task) -> None:
+    problem = small_problem()
+    fleet = Fleet.of(list(problem.fleet.zone), energy_kwh=1.0, startup_kwh=0.1)
+    with pytest.raises(ScenarioError, match=r"cannot plan starts\. Leave out startup_kwh"):
+        policies.train(problem.with_settings(clients=fleet), digits, policy="wants", **SMALL)
