@@ -64,9 +64,9 @@ def status_view(status: LiveStatus) -> RenderableType:
     """Return one screen with the budget, the next rounds, the clients and the last errors."""
     words, style = _STATES[status.stands]
     head = Text.assemble((status.folder, "bold"), "  ", (words, style), f"  ({KINDS[status.kind].label} run)")
-    accuracy = "" if status.accuracy is None else f", accuracy {status.accuracy:.2%}"
+    score = "" if status.score is None else f", {status.metric.name} {status.metric.text(status.score)}"
     plans = f", re-planned {status.replans} times" if status.replans else ""
-    parts: list[RenderableType] = [head, _budget(status), Text(f"{status.rounds} rounds done{accuracy}{plans}")]
+    parts: list[RenderableType] = [head, _budget(status), Text(f"{status.rounds} rounds done{score}{plans}")]
     if status.figures is not None and status.stands != "done":
         parts.append(Text(_expected(status.figures)))
     if status.kind != "live":
@@ -140,8 +140,8 @@ def rehearsal_view(found: Rehearsal) -> RenderableType:
         row("client-slots lost, but charged", str(found.lost_client_slots))
     if found.share is not None:
         row("share of the objective", f"{found.share:.1%}", "100%")
-    if found.accuracy is not None:
-        row("accuracy", f"{found.accuracy:.2%}")
+    if found.score is not None:
+        row(found.metric.name, found.metric.text(found.score))
     row("re-plans", str(found.replans))
     row("reserve, first and largest (kg)", f"{kilograms(found.reserve_kg)}, {kilograms(found.largest_reserve_kg)}")
     kept = "kept" if found.emissions_kg <= found.budget_kg else "EXCEEDED"
@@ -284,7 +284,7 @@ def rehearse(
 ) -> None:
     """Rehearse a live run of a SCENARIO on a past period.
 
-    The rehearsal takes minutes, and uses the forecasts of that time. The result compares emissions, rounds and accuracy
+    The rehearsal takes minutes, and uses the forecasts of that time. The result compares emissions, rounds and score
     with a plan that has perfect foresight.
     """
     asked = load_scenario(scenario, data=data, fill_hours=fill_hours)

@@ -73,13 +73,13 @@ class _Lines(Progress):
 
 
 class Bar:
-    """Show slot, clients, kg CO2e, loss and accuracy: as a bar on a terminal, else as a line at each evaluation."""
+    """Show slot, clients, kg CO2e, loss and score: as a bar on a terminal, else as a line at each evaluation."""
 
     def __init__(self, title: str) -> None:
         self.title = title
         self.lines: _Lines | None = None
         self.task = TaskID(0)
-        self.accuracy: float | None = None
+        self.score: float | None = None
 
     def __enter__(self) -> Bar:
         if sys.stderr.isatty():
@@ -103,11 +103,11 @@ class Bar:
         """Show a finished round."""
         done = step.done
         if done.accuracy is not None:
-            self.accuracy = done.accuracy
+            self.score = done.accuracy
         reached = [
             f"{done.spent_kg:.3f} of {kilograms(step.budget_kg)} kg",
             f"loss {done.loss:.3f}",
-            *([f"accuracy {self.accuracy:.1%}"] if self.accuracy is not None else []),
+            *([f"{step.metric.name} {step.metric.text(self.score, 1)}"] if self.score is not None else []),
         ]
         window = ", fine-tuning" if done.in_window else ""
         slot = f"slot {done.slot}, {iso(done.slot_start)}{window}: {_who(done.participants)}"
@@ -217,7 +217,7 @@ data_options, training_options = with_options(_OF_DATA), with_options(_OF_TRAINI
 @option("--free-probes", is_flag=True, help="With --policy: do not charge the probes of clients that do not train.")
 @option("--no-baseline", is_flag=True, help="Do not train the no-slack baseline at the same budget.")
 @training_options
-@chart_option("accuracy against kg CO2e")
+@chart_option("the score against kg CO2e")
 @json_option
 def train(
     plan: Path,
@@ -257,7 +257,7 @@ def train(
 @click.command()
 @scenario_argument
 @training_options
-@chart_option("accuracy against kg CO2e")
+@chart_option("the score against kg CO2e")
 @data_option
 @fill_option
 @json_option
@@ -301,7 +301,7 @@ def baseline(
     is_flag=True,
     help="Resume a live run that somebody else or another machine began, or whose app has changed. This runs the app's code.",
 )
-@chart_option("accuracy against kg CO2e")
+@chart_option("the score against kg CO2e")
 @json_option
 def resume(
     run: Path, task_data: str | None, from_last_good: bool, trust: bool, chart: Path | None, as_json: bool
@@ -407,7 +407,7 @@ def _shown(results: dict[str, Result], problem: Problem, chart: Path | None, as_
         yield
     finally:
         synthetic = problem.traces.synthetic
-        draw(chart, lambda: views.accuracy_chart(results, synthetic=synthetic))
+        draw(chart, lambda: views.score_chart(results, synthetic=synthetic))
         if as_json:
             print_json({name: views.to_dict(result) for name, result in results.items()})
         else:

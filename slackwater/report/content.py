@@ -104,9 +104,9 @@ def _glance(statement: Statement, kg: Kilograms) -> Figures:
         )
     )
     items.append(_scope2_figure(statement, kg))
-    if run.accuracy is not None:
+    if run.score is not None:
         note = f"on the test set; {run.client_rounds:,} client-rounds in {run.rounds:,} rounds"
-        items.append(Figure("Accuracy", style.percent(run.accuracy), "", note))
+        items.append(Figure(run.metric.title, style.score(run.metric, run.score), "", note))
     return Figures(tuple(items))
 
 

@@ -13,6 +13,7 @@ from slackwater._version import __version__
 from slackwater.intensity.traces import Provenance
 from slackwater.ledger.queries import Cell, Figures, Work
 from slackwater.ledger.schema import KINDS, RunKind
+from slackwater.ledger.score import ACCURACY, MetricLabel
 from slackwater.planning.plan import Plan
 from slackwater.report import standards
 from slackwater.report.account import Account, ReportSettings, Snapshot, account, snapshot
@@ -46,8 +47,9 @@ class RunFacts:
     task: str
     aggregator: str
     seed: str
-    accuracy: float | None
-    """On the global test set."""
+    score: float | None
+    """On the global test set, by `metric`."""
+    metric: MetricLabel
     rounds: int
     client_rounds: int
     first_slot: str
@@ -129,6 +131,8 @@ class Statement:
         )  # fmt: skip
         found: dict[str, Any] = {"kind": self.run.kind, "about": KINDS[self.run.kind].sentence}
         found |= {name: asdict(getattr(self, name)) for name in sections}
+        for name, score in (("run", self.run.score), ("same_budget", self.same_budget.score)):
+            found[name] |= self.run.metric.scored(score)
         found["settings"]["prepared_on"] = self.preparation.prepared_on
         found["slackwater"] = __version__
         found["scope2"] = asdict(self.scope2) | {
@@ -162,14 +166,15 @@ def _statement(run: Snapshot, settings: ReportSettings) -> Statement:
     cells, work = run.cells(), tuple(run.work())
     found = account(run, cells)
     rounds, client_rounds = run.rounds_done()
-    accuracy = run.accuracy()
+    reached = run.score()
+    accuracy = reached if run.metric() == ACCURACY else None
     in_force = run.in_force(run.plan, done=run.status == "done", spent_kg=run.spent_kg)
     figures = run.figures(in_force)
     units = standards.functional_units(settings, rounds=rounds, client_rounds=client_rounds, accuracy=accuracy)
     annual = annual_average(run.plan, _energy_by_zone(cells), found.kg_without_energy, settings.data)
     score = standards.sci(run.plan, work, found.total_kg, found.energy_kwh, units, settings)
     return Statement(
-        run=_facts(run, rounds, client_rounds, accuracy),
+        run=_facts(run, rounds, client_rounds, reached),
         preparation=_preparation(run, settings),
         figures=figures,
         account=found,
@@ -211,7 +216,7 @@ def _energy_by_zone(cells: list[Cell]) -> dict[str, float]:
     return {zone: math.fsum(part) for zone, part in zones.items()}
 
 
-def _facts(run: Snapshot, rounds: int, client_rounds: int, accuracy: float | None) -> RunFacts:
+def _facts(run: Snapshot, rounds: int, client_rounds: int, score: float | None) -> RunFacts:
     plan, problem = run.plan, run.plan.problem
     return RunFacts(
         kind=run.kind,
@@ -224,7 +229,8 @@ def _facts(run: Snapshot, rounds: int, client_rounds: int, accuracy: float | Non
         task=str(run.task.get("name", "unknown")),
         aggregator=str(run.settings.get("aggregator", "unknown")),
         seed=str(run.settings.get("seed", "unknown")),
-        accuracy=accuracy,
+        score=score,
+        metric=run.metric(),
         rounds=rounds,
         client_rounds=client_rounds,
         first_slot=iso(problem.first_slot),

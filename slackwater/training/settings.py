@@ -14,13 +14,14 @@ import torch
 from slackwater.errors import MissingExtraError, ScenarioError
 from slackwater.ledger.ledger import OverBudgetError
 from slackwater.ledger.run import Run
+from slackwater.ledger.score import ACCURACY
 from slackwater.planning.exact import BUDGET_ROUNDING
 from slackwater.planning.plan import DEFAULT_AGGREGATOR, Plan
 from slackwater.planning.storage import plan_from_dict
 from slackwater.training.aggregators import make_aggregator
 from slackwater.training.global_model import IterateAverage, make_server
 from slackwater.training.local import LocalWork
-from slackwater.training.task import Task
+from slackwater.training.task import Samples, Task
 
 EVAL_EVERY = 10
 
@@ -181,13 +182,16 @@ def described(task: Task) -> dict[str, Any]:
     """Return the record of a task for the run's file: how it was made, and a fingerprint of its data."""
     digest = hashlib.sha256()
     for samples in task.clients:
-        for tensor in (samples.y, samples.x[:1]):
+        # Of a dataset that is read by the batch only the first sample: the whole would be read before every resume.
+        first = samples.take(slice(0, 1))
+        for tensor in (samples.y if isinstance(samples, Samples) else first[1], first[0]):
             digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return {
         "name": task.name,
         "record": dict(task.record),
         "samples": [len(samples) for samples in task.clients],
         "fingerprint": digest.hexdigest(),
+        **({} if task.label == ACCURACY else {"metric": task.label.to_dict()}),
     }
 
 
