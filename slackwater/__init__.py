@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from slackwater.training import tasks
     from slackwater.training.aggregators import register_aggregator
     from slackwater.training.loop import Result, TrainingDiverged, TrainingStopped, baseline, resume, train
-    from slackwater.training.task import Samples, Task
+    from slackwater.training.scoring import Metric
+    from slackwater.training.task import LocalStep, Samples, Task
     from slackwater.training.tasks import register_task
 
 __all__ = [
-    "Client", "DataError", "Fleet", "InfeasibleError", "Ledger", "MissingExtraError", "OverBudgetError", "Plan",
+    "Client", "DataError", "Fleet", "InfeasibleError", "Ledger", "LocalStep", "Metric", "MissingExtraError", "OverBudgetError", "Plan",
     "Problem", "ProviderError", "Result", "Run", "RunStopped", "Samples", "Scenario", "ScenarioError", "Server",
     "SlackwaterError", "Statement", "Task", "Traces", "TrainingDiverged", "TrainingStopped", "__version__",
     "available_zones", "baseline", "compare", "forecast", "load_scenario", "load_traces", "plan",
@@ -57,7 +58,7 @@ _NAMES = {
     "report": "report",
     "report.statement": "Statement",
     "scenario": "Scenario load_scenario",
-    "training": "Result Samples Task TrainingDiverged TrainingStopped baseline register_aggregator resume tasks train",
+    "training": "LocalStep Metric Result Samples Task TrainingDiverged TrainingStopped baseline register_aggregator resume tasks train",
     "training.tasks": "register_task",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}

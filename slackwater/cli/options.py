@@ -138,7 +138,8 @@ def task_option(command: F) -> F:
         "--task",
         metavar="NAME",
         default="digits",
-        help="Task to train: digits, mnist, fashion_mnist, cifar10 or a registered one.",
+        help="Task to train: digits, mnist, fashion_mnist, cifar10, a registered one, or your own as file.py:function or "
+        "package.module:function.",
     )(command)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -237,7 +237,7 @@ def train(
     require("torch")
     no_run_in(out)
     schedule = Plan.load(plan)
-    task = make_task(options.pop("task"), len(schedule.problem.fleet), options)
+    task = make_task(options.pop("task"), schedule.problem.fleet.names, options)
     settings = {key: value for key, value in options.items() if key not in _TASK_CALLS}
     own = settings | {"eval_every": _every(schedule, settings["eval_every"])}
     with _place_for_baseline(None if no_baseline else out), Bar("train") as bar:
@@ -277,7 +277,7 @@ def baseline(
     require("torch")
     no_run_in(out)
     problem = read_problem(scenario, data, fill_hours)
-    task = make_task(options.pop("task"), len(problem.fleet), options)
+    task = make_task(options.pop("task"), problem.fleet.names, options)
     settings = {key: value for key, value in options.items() if key not in _TASK_CALLS}
     results = {_TITLE: _without_slack(problem, task, settings, out)}
     with _shown(results, problem, chart, as_json):
@@ -292,6 +292,12 @@ def baseline(
     help="Folder of the data set, if it has moved. Default: as at the start of the run.",
 )
 @option(
+    "--task",
+    metavar="NAME",
+    help="Your own task, as file.py:function or package.module:function, if the run trains one: its code runs only if you "
+    "name it.",
+)
+@option(
     "--from-last-good",
     is_flag=True,
     help="Continue from the checkpoint before the last one, if the last one is damaged.",
@@ -304,7 +310,13 @@ def baseline(
 @chart_option("the score against kg CO2e")
 @json_option
 def resume(
-    run: Path, task_data: str | None, from_last_good: bool, trust: bool, chart: Path | None, as_json: bool
+    run: Path,
+    task_data: str | None,
+    task: str | None,
+    from_last_good: bool,
+    trust: bool,
+    chart: Path | None,
+    as_json: bool,
 ) -> None:
     """Continue a RUN that was stopped, or show its result.
 
@@ -314,7 +326,7 @@ def resume(
     if run.name == BASELINE and (run.parent / FILE).is_file():
         run = run.parent  # a run and its baseline are shown together
     if is_live(run):
-        resume_live(run, as_json, from_last_good=from_last_good, trust=trust)
+        resume_live(run, as_json, from_last_good=from_last_good, trust=trust, task=task)
         return
     with Run.open(run, read_only=True) as begun:
         plan = plan_from_dict(begun.plan, f"The plan of the run in {run}")
@@ -324,13 +336,15 @@ def resume(
     title = _TITLE if plan.solver == NO_SLACK else str(settings.get("policy", settings["aggregator"]))
     with Bar(title if title == _TITLE else "train") as bar:
         resumed = lab_module("policies").resume if "policy" in settings else training.resume
-        results = {title: resumed(run, task=_moved(run, task_data), progress=bar, from_last_good=from_last_good)}
+        results = {
+            title: resumed(run, task=_rebuilt(run, task_data, task), progress=bar, from_last_good=from_last_good)
+        }
     with _shown(results, plan.problem, chart, as_json):
         if (run / BASELINE / FILE).is_file():
             beside = run / BASELINE
             with Bar(_TITLE) as bar:
                 results[_TITLE] = training.resume(
-                    beside, task=_moved(beside, task_data), progress=bar, from_last_good=from_last_good
+                    beside, task=_rebuilt(beside, task_data, task), progress=bar, from_last_good=from_last_good
                 )
         elif (run / BASELINE).is_dir():  # the run was stopped before its baseline began
             from slackwater.training.settings import rebuilt
@@ -338,27 +352,25 @@ def resume(
             automatic = "policy" not in settings and settings["eval_every"] == _every(plan, None)
             same = {key: value for key, value in settings.items() if key not in ("aggregator", *_OF_POLICY)}
             results |= _beside(
-                plan.problem, rebuilt(begun, task_data), same | ({"eval_every": None} if automatic else {}), run
+                plan.problem, rebuilt(begun, task_data, task), same | ({"eval_every": None} if automatic else {}), run
             )
 
 
-def _moved(run: Path, task_data: str | None) -> Task | None:
-    """Return the run's task with its data from another folder, or None to use the original folder."""
-    if task_data is None:
+def _rebuilt(run: Path, task_data: str | None, task: str | None) -> Task | None:
+    """Return the run's task with its data or its code from another place, or None to use the original ones."""
+    if task_data is None and task is None:
         return None
     from slackwater.training.settings import rebuilt
 
     with Run.open(run, read_only=True) as begun:
-        return rebuilt(begun, task_data)
+        return rebuilt(begun, task_data, task)
 
 
-def make_task(name: str, clients: int, options: Mapping[str, Any]) -> Task:
+def make_task(name: str, names: Sequence[str], options: Mapping[str, Any]) -> Task:
     """Return the task that the options ask for, with the task's own defaults."""
-    takes = training.tasks.option_names(name)
-    offered = {"seed": options["seed"], "progress": progress_on_stderr}
     asked = {call: options[key] for key, call in _TASK_CALLS.items() if options.get(key) is not None}
-    return training.tasks.make(
-        name, clients=clients, **{key: value for key, value in offered.items() if key in takes}, **asked
+    return training.tasks.make_for(
+        name, [str(one) for one in names], seed=options["seed"], progress=progress_on_stderr, **asked
     )
 
 
@@ -429,7 +441,7 @@ def partition(task: str, clients: int, chart: Path | None, as_json: bool, **opti
     TASK is a data set such as digits or mnist.
     """
     require("torch")
-    made = make_task(task, clients, options)
+    made = make_task(task, [f"client-{number}" for number in range(1, clients + 1)], options)
     counts = _counts(made)
     draw(chart, lambda: counts_chart(counts, title=f"{made.name}: {_how(made)}"))
     if as_json:

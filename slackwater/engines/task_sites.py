@@ -1,4 +1,4 @@
-"""Sites that train a built-in task in this process, without any federated engine: for rehearsals."""
+"""Sites that train a task in this process, without any federated engine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from slackwater.errors import ScenarioError
 from slackwater.live.folder import PLAN, LiveResult, load_settings
 from slackwater.live.runner import Evaluate, carry_out
 from slackwater.live.sites import Arrays, Reply, Site, Work
@@ -60,13 +61,24 @@ class TaskSites:
         self._model.module.load_state_dict({key: torch.from_numpy(array.copy()) for key, array in arrays.items()})
 
 
-def carry_out_task(folder: str | Path) -> LiveResult:
-    """Start or resume the run prepared in a folder, with the task that its settings name."""
+def carry_out_task(folder: str | Path, task: Task | None = None) -> LiveResult:
+    """Start or resume the run prepared in a folder.
+
+    Args:
+        folder: The run folder.
+        task: What to train. Default: the task that the run's settings name.
+    """
     where = Path(folder)
     settings = load_settings(where)
     named: Mapping[str, Any] = settings.engine["task"]
     names = [str(name) for name in Plan.load(where / PLAN).problem.fleet.names]
-    task = tasks.make(named["name"], clients=len(names), **named["options"])
+    if task is None:
+        task = tasks.make_for(named["name"], names, **named["options"])
+    if len(task.clients) != len(names):
+        raise ScenarioError(
+            f"The plan has {len(names)} clients, but the task {task.name!r} has data for {len(task.clients)}. Make the task "
+            f"with clients={len(names)}."
+        )
     model = ModelMaker(task, seed=settings.seed, device=torch.device("cpu"))()
     sites = TaskSites(task, names, model, LocalWork(**LOCAL_WORK | named.get("work", {})))
     initial = {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}

@@ -43,7 +43,7 @@ from slackwater.training.local import (
 )
 from slackwater.training.process import save_model, stopping, threads
 from slackwater.training.schedule_source import ByPlan, ScheduledRound, ScheduleSource, TrainingState
-from slackwater.training.settings import EVAL_EVERY, Settings, check, described, notes_of, plan_of, rebuilt
+from slackwater.training.settings import EVAL_EVERY, Settings, check, check_model, described, notes_of, plan_of, rebuilt
 from slackwater.training.task import ModelMaker, Samples, Task, average_buffers
 from slackwater.units import iso
 
@@ -470,6 +470,7 @@ def train(
     check(plan, task, settings)
     if tensorboard and out is None:
         raise ScenarioError("tensorboard=True needs a folder to write to: name one with --out (out= in Python).")
+    check_model(task, settings)
     run = Run.create(
         out, plan=plan.to_dict(), budget_kg=plan.problem.budget_kg, settings=settings.to_dict(), task=described(task),
         kind="simulated",

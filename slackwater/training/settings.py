@@ -21,7 +21,7 @@ from slackwater.planning.storage import plan_from_dict
 from slackwater.training.aggregators import make_aggregator
 from slackwater.training.global_model import IterateAverage, make_server
 from slackwater.training.local import LocalWork
-from slackwater.training.task import Samples, Task
+from slackwater.training.task import ModelMaker, Samples, Task
 
 EVAL_EVERY = 10
 
@@ -159,6 +159,11 @@ def check(plan: Plan, task: Task, settings: Settings) -> None:
             )
 
 
+def check_model(task: Task, settings: Settings) -> None:
+    """Raise if model, loss, metric and data do not fit together, before a run folder exists."""
+    ModelMaker(task, seed=settings.seed, device=torch.device(settings.device))
+
+
 def notes_of(plan: Plan, task: Task, settings: Settings) -> tuple[str, ...]:
     """Return the warnings of a run, logged once at the start and kept in the result."""
     notes, names = [], plan.problem.fleet.names
@@ -195,8 +200,15 @@ def described(task: Task) -> dict[str, Any]:
     }
 
 
-def rebuilt(run: Run, data: str | None = None) -> Task:
-    """Make a built-in or registered task again from its record; `data` is the new place of its files."""
+def rebuilt(run: Run, data: str | None = None, named: str | None = None) -> Task:
+    """Make a task again from its record.
+
+    Args:
+        run: The run.
+        data: The new place of the data set's files.
+        named: The task as the user names it now. Code from a file or module of one's own runs only if it is named, since a
+            run folder may come from somebody else.
+    """
     record: dict[str, Any] = run.task["record"]
     if "task" not in record:
         raise ScenarioError(
@@ -205,6 +217,13 @@ def rebuilt(run: Run, data: str | None = None) -> Task:
         )
     from slackwater.training import tasks
 
+    if named is not None:
+        record = record | {"task": named}
+    elif tasks.is_reference(record["task"]):
+        raise ScenarioError(
+            f"The run in {run.folder} trains the task {record['task']!r}. To run its code again, name it: "
+            f"slackwater resume {run.folder} --task {record['task']}"
+        )
     takes = tasks.option_names(record["task"])
     options = {key: value for key, value in record.items() if key in takes and value is not None}
     if data is not None and "data" in takes:

@@ -255,7 +255,8 @@ def average_buffers(buffers: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor
 class ModelMaker:
     """Makes flat models of a task with the same initial parameters, and holds what a trial pass showed."""
 
-    def __init__(self, task: Task, *, seed: int, device: torch.device) -> None:
+    def __init__(self, task: Task, *, seed: int, device: torch.device, trial: bool = True) -> None:
+        """Make the model; `trial=False` skips the trial pass, which a server without training data cannot run."""
         with torch.random.fork_rng(devices=[]):  # do not change the user's random state
             torch.manual_seed(seed)
             self._module = task.model()
@@ -265,6 +266,8 @@ class ModelMaker:
         """Whether training draws from PyTorch's global generator, as dropout does: then clients train one by one."""
         self.flops = 0.0
         """Floating-point operations of a step per sample: about three times those of the forward pass."""
+        if not trial:
+            return
         if isinstance(task.test, Samples):
             scoring.check_test_set(task.name, task.scored_by, task.test.y)
         with torch.random.fork_rng(devices=[]):
