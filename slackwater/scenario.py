@@ -17,7 +17,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 from slackwater import time_source
 from slackwater.errors import ScenarioError
 from slackwater.intensity.feed import actuals_of, traces_of
+from slackwater.intensity.files import read_prices
 from slackwater.intensity.load import TYPICAL
+from slackwater.intensity.prices import DEFAULT_CURRENCY, Prices
 from slackwater.intensity.traces import Factor, Traces
 from slackwater.planning.fleet import Client, Fleet
 from slackwater.planning.problem import NETWORK_KWH_PER_GB, SETTINGS, Problem, Server
@@ -104,13 +106,22 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+class LevelSection(_Section):
+    """One operating point in a client's levels."""
+
+    power_w: float = Field(description="Total power while training at this level, in W.")
+    work: float = Field(description="Work of a round at this level, as a share of that at full power (1.0).")
+
+
 class ClientSection(_Section):
     """[[client]]: one site."""
 
     name: str = Field(description="Name of the client in plans and reports; must be unique.")
     zone: Zone = Field(description="Electricity zone of the site. `slackwater zones` lists all zones.")
     power_w: float | None = Field(None, description="Total power while training, in W. Give this or energy_kwh.")
-    idle_w: float = Field(0.0, description="Power while waiting, in W. Charged in every slot until the run ends.")
+    idle_w: float = Field(
+        0.0, description="Power while waiting, in W. Charged in every slot until the run ends, or while it is up."
+    )
     pue: float = Field(1.0, description="Power usage effectiveness of the data centre, at least 1.")
     energy_kwh: float | None = Field(
         None, description="Energy that one round adds to the idle draw, in kWh. Replaces power_w."
@@ -119,6 +130,16 @@ class ClientSection(_Section):
     min_slots: int = Field(0, description="Fewest slots in which the client trains before the window.")
     max_slots: int | None = Field(None, description="Most slots before the window. Default: no limit.")
     required: bool = Field(False, description="true: the client must train before the window, like min_slots = 1.")
+    startup_kwh: float = Field(
+        0.0, description="Energy of one start, in kWh. With this or the next two keys the client is off between blocks."
+    )
+    startup_minutes: float = Field(0.0, description="Time that a start takes before the first slot, in minutes.")
+    min_block_slots: int = Field(1, description="Fewest slots in a row that the client is up once started.")
+    levels: tuple[LevelSection, ...] = Field(
+        (),
+        strict=False,
+        description="Operating points: power and share of the work. Exactly one has work = 1.",
+    )
 
 
 class DataSection(_Section):
@@ -145,6 +166,25 @@ class ServerSection(_Section):
     zone: Zone = Field(description="Electricity zone of the server.", examples=["IE"])
     power_w: float = Field(description="Power of the server, in W.", examples=[150])
     pue: float = Field(1.0, description="Power usage effectiveness of its data centre, at least 1.", examples=[1.2])
+
+
+class PriceSection(_Section):
+    """[price]: what electricity costs, beside what it emits."""
+
+    file: str = Field(
+        min_length=1,
+        description="CSV file relative to this file: datetime_utc and a column for each zone, or datetime_utc, zone, price.",
+        examples=["prices.csv"],
+    )
+    currency: str = Field(
+        DEFAULT_CURRENCY, min_length=1, description="Currency of the prices.", examples=[DEFAULT_CURRENCY]
+    )
+    unit: str | None = Field(
+        None,
+        min_length=1,
+        description='Unit of the prices: currency per kWh or per MWh. Default: "EUR/kWh", with the currency.',
+        examples=["EUR/MWh"],
+    )
 
 
 class ReportSection(_Section):
@@ -206,6 +246,19 @@ class Scenario(_Section):
     max_parallel: int | None = Field(
         None, description="Most clients in one slot before the window. Default: no limit.", examples=[4]
     )
+    min_parallel: int | None = Field(
+        None, description="Fewest clients in a used slot before the window (quorum). Default: no limit.", examples=[2]
+    )
+    price_weight: float = Field(
+        0.0,
+        description="kg CO2e that one unit of currency counts as when slots are chosen. Needs [price].",
+        examples=[0.5],
+    )
+    budget_money: float | None = Field(
+        None,
+        description="Most that the electricity may cost, in the currency of [price]. Default: no limit.",
+        examples=[5.0],
+    )
     model_mb: float | None = Field(
         None,
         description="Size of the model, in MB (10^6 bytes). Without it the network is not counted.",
@@ -221,6 +274,7 @@ class Scenario(_Section):
     )
     data: DataSection = Field(default_factory=DataSection, description="Source of the carbon intensity.")
     server: ServerSection | None = Field(None, description="Machine that runs in every slot in which a client trains.")
+    price: PriceSection | None = Field(None, description="Price of electricity, reported beside its carbon.")
     report: ReportSection = Field(
         default_factory=ReportSection,
         description="Names on the emissions report. Options of `slackwater report` replace them.",
@@ -282,6 +336,7 @@ class Scenario(_Section):
             budget_kg=self.budget_kg,
             **{name: getattr(self, name) for name in SETTINGS},
             server=Server(**self.server.model_dump()) if self.server else None,
+            price=self.prices(),
             reported_by=self.report.model_dump(exclude_none=True),
         )
 
@@ -289,6 +344,19 @@ class Scenario(_Section):
         """Return the intensity of the run's zones over its horizon, as it is known now."""
         begin, hours = self._hours()
         return traces_of(self.located_data(), self.zones, begin, begin + hours * _HOUR, **self._where())
+
+    def prices(self) -> Prices | None:
+        """Return the price of electricity in the run's zones, as far as the file reaches; None without [price]."""
+        if self.price is None:
+            return None
+        return read_prices(
+            self._located(self.price.file, "file"),
+            self.zones,
+            currency=self.price.currency,
+            unit=self.price.unit,
+            start=self.start,
+            slot_minutes=self.slot_minutes,
+        )
 
     def actuals(self, start: datetime | None = None, end: datetime | None = None) -> Traces:
         """Return the actuals of the run's zones in [start, end), or all that files have."""
@@ -306,11 +374,15 @@ class Scenario(_Section):
         """Return [data] with a path that does not depend on the scenario's folder."""
         source = self.source
         if self._data is None and isinstance(source, str) and source != TYPICAL:
-            try:
-                source = str(self.path.parent / Path(source).expanduser())
-            except RuntimeError:  # ~name, and the system has no such user
-                raise ScenarioError(f"source {source!r}: there is no such home folder. Write the path out.") from None
+            source = str(self._located(source, "source"))
         return self.data.model_dump() | {"source": source}
+
+    def _located(self, name: str, key: str) -> Path:
+        """Return a path of the scenario; a relative one starts at its folder."""
+        try:
+            return self.path.parent / Path(name).expanduser()
+        except RuntimeError:  # ~name, and the system has no such user
+            raise ScenarioError(f"{key} {name!r}: there is no such home folder. Write the path out.") from None
 
     def _hours(self) -> tuple[datetime, int]:
         """Return which hours of intensity the horizon needs: from when, and how many."""
@@ -409,7 +481,10 @@ def _place(path: Path, loc: Sequence[str | int], content: Mapping[str, Any]) -> 
         return str(path), Scenario, str(first)
     entry = content[str(first)][rest[0]]
     named = repr(entry["name"]) if isinstance(entry.get("name"), str) else f"number {rest[0] + 1}"
-    return f"{path}, [[{first}]] {named}", section, str(rest[1])
+    where = f"{path}, [[{first}]] {named}"
+    if rest[1] == "levels" and len(rest) > 3:
+        return f"{where}, levels", LevelSection, str(rest[3])
+    return where, section, str(rest[1])
 
 
 def _known(key: str, model: type[_Section]) -> tuple[str, str | None]:
@@ -432,6 +507,8 @@ def _complaint(key: str, error: Mapping[str, Any]) -> str:
         return f"{key!r} must be a section, written {_mark(key)}, not {_shown(value)}."
     if kind == "value_error":
         return str(error["ctx"]["error"])
+    if key == "levels" and kind.startswith("tuple"):
+        return f"levels must be a list of tables, like [{{power_w = 300, work = 1.0}}], not {_shown(value)}."
     for start, wanted in _WANTED.items():
         if kind.startswith(start):
             return f"{key} must be {wanted}, not {_shown(value)}."
@@ -456,6 +533,7 @@ _SECTIONS: dict[str, type[_Section]] = {
     "client": ClientSection,
     "data": DataSection,
     "server": ServerSection,
+    "price": PriceSection,
     "report": ReportSection,
 }
 _WANTED = {
@@ -473,7 +551,7 @@ _WANTED = {
 _COMMENTS_AT = 35
 _FIRST = ("start", "rounds", "slack", "deadline", "fine_tune", "budget_kg", "alpha")
 _OVERHEADS = ("model_mb", "network_kwh_per_gb", "evaluation_share")
-_OPTIONAL = ("slot_minutes", "round_minutes", "window", "recall", "max_parallel")
+_OPTIONAL = ("slot_minutes", "round_minutes", "window", "recall", "max_parallel", "min_parallel")
 _SET = ("start", "rounds", "slack", "fine_tune", "budget_kg", "alpha", "source", "factor")
 """Keys that the template sets; the others are comments."""
 _CLIENTS: tuple[dict[str, Any], ...] = (
@@ -484,10 +562,34 @@ _CLIENTS: tuple[dict[str, Any], ...] = (
         "name": "helsinki", "zone": "FI", "power_w": 300,
         "unavailable": ["mon-fri 08:00-16:00", "2022-01-06T00:00Z/2022-01-07T00:00Z"],
     },
-    {"name": "stockholm", "zone": "SE-SE3", "power_w": 300},
-    {"name": "frankfurt", "zone": "DE", "power_w": 300, "required": True},
+    {
+        "name": "stockholm", "zone": "SE-SE3", "power_w": 300, "# startup_kwh": 0.05, "# startup_minutes": 10,
+        "# min_block_slots": 3,
+    },
+    {
+        "name": "frankfurt", "zone": "DE", "power_w": 300, "required": True,
+        "# levels": [{"power_w": 300, "work": 1.0}, {"power_w": 180, "work": 0.85}],
+    },
     {"name": "paris", "zone": "FR", "energy_kwh": 0.25},
 )  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):  # the same providers for every zone are a list
+        return _plain(value["*"]) if set(value) == {"*"} else {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple) and value and all(isinstance(one, Mapping) and "work" in one for one in value):
+        return _inline(value)
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _inline(levels: Sequence[Mapping[str, float]]) -> Any:
+    """Return levels on one line: a section for each would end that of the client."""
+    array = tomlkit.array()
+    for level in levels:
+        table = tomlkit.inline_table()
+        table.update(level)
+        array.append(table)
+    return array
 
 
 def _line(start: str, comment: str | None) -> str:
@@ -495,7 +597,10 @@ def _line(start: str, comment: str | None) -> str:
 
 
 def _value(value: object) -> str:
-    return value.strftime("%Y-%m-%dT%H:%M:%SZ") if isinstance(value, datetime) else tomlkit.item(value).as_string()
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%dT%H:%M:%SZ")
+    text: str = tomlkit.item(_plain(value)).as_string()
+    return text
 
 
 def _block(model: type[BaseModel], keys: Iterable[str]) -> Iterator[str]:
@@ -518,11 +623,11 @@ def _client(values: dict[str, Any], told: set[str]) -> Iterator[str]:
 def _lines() -> Iterator[str]:
     yield from ("# A federated run that must fit a carbon budget. Plan it with: slackwater plan scenario.toml", "")
     yield from _block(Scenario, _FIRST)
-    sections = ("data", "server", "report", "client")
+    sections = ("data", "server", "price", "report", "client")
     others = [key for key in Scenario.model_fields if key not in (*_FIRST, *_OPTIONAL, *_OVERHEADS, *sections)]
     yield from ("", *_block(Scenario, (*_OPTIONAL, *others)), "", *_block(Scenario, _OVERHEADS))
     yield from ("", "[data]", *_block(DataSection, DataSection.model_fields))
-    for name, model in (("server", ServerSection), ("report", ReportSection)):
+    for name, model in (("server", ServerSection), ("price", PriceSection), ("report", ReportSection)):
         yield from ("", _line(f"# [{name}]", Scenario.model_fields[name].description))
         yield from _block(model, model.model_fields)
     told: set[str] = set()
@@ -539,11 +644,12 @@ _ALWAYS = {"slack", "fine_tune", "alpha", "source", "factor"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataText:
-    """The [data] section of a scenario, for writing one again."""
+    """The [data] and [price] sections of a scenario, for writing one again."""
 
     source: object
     factor: str = "lifecycle"
     fill_hours: int = 0
+    price: PriceSection | None = None
 
 
 def scenario_text(problem: Problem, data: DataText, *, end: int | None = None) -> str:
@@ -562,6 +668,9 @@ def scenario_text(problem: Problem, data: DataText, *, end: int | None = None) -
     content: dict[str, Any] = _keys(Scenario, settings) | {"data": _keys(DataSection, asdict(data))}
     if problem.server is not None:
         content["server"] = asdict(problem.server)
+    if problem.price is not None:  # a plan has its prices, but only the name of their file
+        price = data.price or PriceSection(file=problem.price.source, currency=problem.price.currency)
+        content["price"] = _keys(PriceSection, price.model_dump())
     if problem.reported_by:
         content["report"] = dict(problem.reported_by)
     content["client"] = [_keys(ClientSection, asdict(client)) for client in problem.fleet]
@@ -580,9 +689,3 @@ def _keys(section: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]
 def toml(content: Mapping[str, Any]) -> str:
     """Return TOML; half a surrogate pair, which no UTF-8 file can hold, is replaced."""
     return tomlkit.dumps(_plain(content)).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):  # the same providers for every zone are a list
-        return _plain(value["*"]) if set(value) == {"*"} else {str(key): _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

@@ -151,6 +151,12 @@ def _certificate(plan: Plan) -> list[tuple[str, str]]:
         facts.append(("of which", ", ".join(f"{cause} {kilograms(by_cause[cause])} kg" for cause in shown)))
     if problem.model_mb is None:
         facts.append(("network", NETWORK_NOT_COUNTED))
+    if problem.price is not None and plan.money is not None:
+        most = "" if problem.budget_money is None else f" of {problem.budget_money:,.2f}"
+        facts.append(("price of electricity", f"{plan.money:,.2f}{most} {problem.price.currency}"))
+    if plan.levels is not None:
+        lower = int(np.count_nonzero(plan.matrix & (plan.levels > 0)))
+        facts.append(("below full power", f"{lower:,} of {int(plan.slots_per_client.sum()):,} client-slots"))
     facts += [
         ("objective", f"{plan.objective:.9g} (alpha {problem.alpha})"),
         ("upper bound", f"{plan.upper_bound:.9g}, gap {plan.gap:.2g}"),
@@ -181,6 +187,7 @@ def _metrics(plan: Plan) -> list[tuple[str, str]]:
         ("between clients rho_S", _number(metrics.rho_s)),
         ("jointly rho_TS", _number(metrics.rho_ts)),
         ("effective updates", f"{metrics.effective_updates:,.1f}"),
+        ("slots with one client", percent(metrics.lone_slots)),
     ]
 
 

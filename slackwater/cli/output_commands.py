@@ -215,7 +215,9 @@ def _with_room(path: Path, data: str | None, fill_hours: int | None) -> Opened:
     scenario = load_scenario(path, data=data, fill_hours=fill_hours)
     own = scenario.problem()
     source = scenario.source if data is None else str(Path(data).absolute())
-    section = DataText(source=source, factor=scenario.data.factor, fill_hours=scenario.data.fill_hours)
+    section = DataText(
+        source=source, factor=scenario.data.factor, fill_hours=scenario.data.fill_hours, price=scenario.price
+    )
     slack = own.horizon - own.rounds
     # With providers, more data would need more requests.
     for further in () if scenario.has_providers else _further(scenario, slack):

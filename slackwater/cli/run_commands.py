@@ -71,6 +71,8 @@ def status_view(status: LiveStatus) -> RenderableType:
     parts: list[RenderableType] = [head, _budget(status), Text(f"{status.rounds} rounds done{score}{plans}")]
     if status.figures is not None and status.stands != "done":
         parts.append(Text(_expected(status.figures)))
+    if status.figures is not None and status.figures.money is not None:
+        parts.append(Text(f"electricity: {status.figures.money:,.2f} {status.figures.currency}"))
     if status.kind != "live":
         parts.append(Text(KINDS[status.kind].sentence, style="yellow"))
     if status.synthetic:

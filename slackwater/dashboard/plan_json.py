@@ -16,6 +16,7 @@ from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan
 from slackwater.planning.problem import Problem
 from slackwater.planning.schedule import no_slack_plan
+from slackwater.planning.states import reachable
 from slackwater.units import iso
 
 FRONT_POINTS, FRONT_POINTS_OF_MANY = 15, 8
@@ -46,7 +47,7 @@ def front_answer(problem: Problem, end: int | None) -> dict[str, Any]:
     """Return objective by budget at one end time, from the smallest feasible budget."""
     assert end is not None
     solver = "greedy" if problem.coupled else "exact"
-    everything = np.packbits(problem.costs.can_train(), axis=1)
+    everything = np.packbits(reachable(problem), axis=1)
     most = emissions(problem, everything, end).total_kg
     least = problem.budget_kg / _FRONT_REACH
     try:
@@ -83,6 +84,7 @@ def plan_answer(found: Plan, *, all_ends: bool) -> dict[str, Any]:
         "budget_kg": problem.budget_kg,
         "emissions_kg": found.emissions_kg,
         **{f"{cause}_kg": kg for cause, kg in spent.by_cause_kg.items()},
+        **money_answer(found),
         "network_counted": problem.model_mb is not None,
         "client_kg": rounded(spent.client_kg),
         "client_slots": found.slots_per_client.tolist(),
@@ -91,6 +93,14 @@ def plan_answer(found: Plan, *, all_ends: bool) -> dict[str, Any]:
         "schedule": bits(found.packed),
         "settings": settings_answer(problem),
     }
+
+
+def money_answer(found: Plan) -> dict[str, Any]:
+    """Return the price of the electricity and its budget; nothing without prices."""
+    price = found.problem.price
+    if price is None:
+        return {}
+    return {"money": found.money, "currency": price.currency, "budget_money": found.problem.budget_money}
 
 
 def settings_answer(problem: Problem) -> dict[str, Any]:
@@ -108,7 +118,7 @@ def settings_answer(problem: Problem) -> dict[str, Any]:
 def savings_answer(found: Plan) -> dict[str, Any]:
     """Return the savings against no waiting: each client's slots moved to the first in which it can train."""
     problem = found.problem
-    can = problem.costs.can_train()
+    can = reachable(problem)
     first = can & (np.cumsum(can, axis=1) <= found.slots_per_client[:, None])
     used = np.flatnonzero(first.any(axis=0))
     stop = int(used[-1]) + 1 if len(used) else 0
@@ -143,6 +153,7 @@ def metrics_answer(found: Plan) -> dict[str, Any]:
         "rho_ts": figures.rho_ts,
         "effective_updates": figures.effective_updates,
         "longest_absence": int(figures.longest_absence.max()),
+        "lone_slots": figures.lone_slots,
         "never": [str(names[client]) for client in figures.never[:20]],
         "never_count": len(figures.never),
     }

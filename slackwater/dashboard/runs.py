@@ -23,7 +23,6 @@ from slackwater.ledger.journal import Journal, Replan
 from slackwater.ledger.queries import LedgerQueries, PlanInForce, one_moment
 from slackwater.ledger.schema import KINDS, RunKind, connect, damage, kind_of_old
 from slackwater.ledger.score import ACCURACY, MetricLabel, label_of
-from slackwater.planning.emissions import kg_by_slot
 from slackwater.planning.plan import Plan
 from slackwater.planning.storage import plan_from_dict
 from slackwater.units import iso
@@ -381,7 +380,7 @@ def _fixed(db: sqlite3.Connection, plan: Plan) -> dict[str, Any]:
     kind: RunKind = dict(run).get("kind") or kind_of_old(db)
     problem, matrix = plan.problem, plan.matrix
     stop = problem.rounds + plan.end
-    planned = np.cumsum(kg_by_slot(problem, plan.packed, plan.end))[:stop]
+    planned = np.cumsum(plan.kg_by_slot)[:stop]
     return {
         "run": run["id"],
         "kind": kind,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ class TaskSites:
             self._load(one.arrays)
             start, buffers = self._model.vector.clone(), self._model.copy_buffers()
             samples = self._task.clients[self._names.index(name)]
-            sent = train_locally(self._model, start, buffers, samples, self._task, self._work, one.seed)
+            local = replace(self._work, share=float(one.config.get("work", 1.0)))
+            sent = train_locally(self._model, start, buffers, samples, self._task, local, one.seed)
             arrays = {key: tensor.numpy().copy() for key, tensor in self._model.state_dict().items()}
             yield Reply(client=name, outcome="done", arrays=arrays, loss=sent.loss, samples=len(samples))
 

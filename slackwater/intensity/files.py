@@ -14,8 +14,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slackwater.errors import DataError
-from slackwater.intensity.traces import AUTUMN, FACTORS, SPRING, Factor, ZoneSeries, looks_like_clock_change, moment
+from slackwater.errors import DataError, ScenarioError
+from slackwater.intensity.prices import Prices
+from slackwater.intensity.traces import (
+    AUTUMN,
+    FACTORS,
+    SPRING,
+    Factor,
+    ZoneSeries,
+    looks_like_clock_change,
+    minute_of,
+    moment,
+    to_slots,
+)
 from slackwater.units import G_PER_KG, iso
 
 IF_MISSING = "Leave the cell empty if the value is missing."
@@ -361,3 +372,120 @@ def _minute(file: IntensityFile, stamp: str, line: int) -> int:
     if when.second or when.microsecond:
         raise DataError(f"{where} is not a full minute.")
     return int(when.timestamp()) // 60  # like `minute_of`, but three times as fast
+
+
+_PRICE_COLUMNS = "datetime_utc and a column for each zone, or datetime_utc, zone and price"
+_KWH_PER = {"kWh": 1.0, "MWh": 1000.0}
+_HIGHEST_PRICE = 1e6
+_PER_MWH_ABOVE = 3.0
+"""Half of the prices per kWh are below this in the currencies of `_STRONG`: above, they are per MWh by mistake."""
+_STRONG = ("EUR", "USD", "GBP", "CHF")
+
+
+def read_prices(
+    path: Path, zones: Sequence[str], *, currency: str, unit: str | None, start: datetime, slot_minutes: int
+) -> Prices:
+    """Return the prices of zones from a CSV file, as far as it reaches, in slots of which one begins at `start`.
+
+    Args:
+        path: The file: `datetime_utc` and a column for each zone, or `datetime_utc`, `zone` and `price`.
+        zones: Zones that must be in it.
+        currency: Currency of the prices.
+        unit: "<currency>/kWh" or "<currency>/MWh". Default: per kWh.
+        start: Start of the run, aware UTC.
+        slot_minutes: Length of a slot; a price holds for its whole step, and a longer slot has the mean.
+    """
+    per = _KWH_PER.get((unit or f"{currency}/kWh").removeprefix(f"{currency}/"))
+    if per is None or (unit or f"{currency}/").partition("/")[0] != currency:
+        raise ScenarioError(f'unit is {unit!r}; write "{currency}/kWh" or "{currency}/MWh" (currency = "{currency}").')
+    if not path.is_file():
+        raise DataError(f"There is no price file {path}. Name a CSV file in [price], relative to the scenario.")
+    by_zone = _price_rows(path)
+    missing = [zone for zone in zones if zone not in by_zone]
+    if missing:
+        raise DataError(
+            f"{path} has no prices for {', '.join(missing)}; it has {', '.join(sorted(by_zone))}. Every zone of a client "
+            "and of the server needs prices."
+        )
+    series = [_price_series(path, zone, *by_zone[zone]) for zone in zones]
+    values = np.concatenate([one.intensity["direct"] for one in series]) / per
+    if currency in _STRONG and np.nanmedian(np.abs(values)) > _PER_MWH_ABOVE:
+        raise DataError(
+            f"{path}: half of the prices are above {_PER_MWH_ABOVE:g} {currency}/kWh, which looks like a price per MWh. Set "
+            f'unit = "{currency}/MWh" in [price].'
+        )
+    # From the first to the last slot that is whole in every zone; the run's own hours are checked when it is planned.
+    offset = minute_of(start)
+    first = max(-(-(one.start_minute - offset) // slot_minutes) for one in series)
+    last = min((one.end_minute - offset) // slot_minutes for one in series)
+    begin, end = offset + first * slot_minutes, offset + last * slot_minutes
+    per_kwh = np.array(
+        [to_slots(one, one.intensity["direct"], begin, end, slot_minutes) / per for one in series]
+        if end > begin
+        else np.empty((len(series), 0))
+    )
+    label = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
+    return Prices(
+        zones=tuple(zones),
+        start=moment(begin),
+        per_kwh=per_kwh,
+        currency=currency,
+        slot_minutes=slot_minutes,
+        source=label,
+    )
+
+
+def _price_rows(path: Path) -> dict[str, tuple[list[str], list[str], list[int]]]:
+    """Return stamps, prices and line numbers of each zone."""
+    found: dict[str, tuple[list[str], list[str], list[int]]] = {}
+    with _rows(path) as rows:
+        _, header = next(rows, (0, []))
+        names = [cell.strip() for cell in header]
+        lower = [name.lower() for name in names]
+        if "datetime_utc" not in lower or len(names) < 2:
+            raise DataError(f"{path} has the columns {', '.join(header) or 'none'}. Expected: {_PRICE_COLUMNS}.")
+        time, long = lower.index("datetime_utc"), {"zone", "price"} <= set(lower)
+        columns = [i for i in range(len(names)) if i != time and names[i]]
+        for line, row in rows:
+            if len(row) < len(names):
+                raise DataError(f"{path}, line {line}: {len(row)} cells, but the header has {len(names)}.")
+            cells = (
+                [(row[lower.index("zone")].strip(), row[lower.index("price")])]
+                if long
+                else [(names[i], row[i]) for i in columns]
+            )
+            for zone, cell in cells:
+                stamps, prices, lines = found.setdefault(zone, ([], [], []))
+                stamps.append(row[time].strip())
+                prices.append(cell.strip())
+                lines.append(line)
+    if not found:
+        raise DataError(f"{path} has a header but no prices.")
+    return found
+
+
+def _price_series(path: Path, zone: str, stamps: list[str], cells: list[str], lines: list[int]) -> ZoneSeries:
+    """Return one zone's prices as a series, in the unit of the file; missing times are NaN."""
+    file = IntensityFile(path=path, zone=zone, time_column=0, columns={})
+    minutes = np.array([_minute(file, stamp, line) for stamp, line in zip(stamps, lines, strict=True)], dtype=np.int64)
+    check_repeats(path, minutes, lines)
+    step = native_step(path, minutes, lines)
+    values = np.empty(len(cells))
+    for i, cell in enumerate(cells):
+        if cell and not (is_number(cell) and abs(float(cell)) <= _HIGHEST_PRICE):
+            comma = " Write decimals with a point." if "," in cell else ""
+            raise DataError(
+                f"{path}, line {lines[i]}: the price of {zone} is {cell!r}; give a number. {IF_MISSING}{comma}"
+            )
+        values[i] = float(cell) if cell else np.nan
+    start, last = int(minutes.min()), int(minutes.max())
+    if last - start > _LONGEST_MINUTES:
+        raise DataError(
+            f"{path}: its times reach from {iso(moment(start))} to {iso(moment(last))}. Is a year mistyped?"
+        )
+    steps = (last - start) // step + 1
+    prices = np.full(steps, np.nan)
+    prices[(minutes - start) // step] = values
+    return ZoneSeries(
+        zone=zone, source=path.name, start_minute=start, step_minutes=step, steps=steps, intensity={"direct": prices}
+    )

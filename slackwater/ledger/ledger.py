@@ -18,13 +18,17 @@ from numpy.typing import NDArray
 from slackwater import time_source
 from slackwater.errors import SlackwaterError
 from slackwater.ledger.schema import damage, damaged
+from slackwater.planning.emissions import sleepers_kwh
 from slackwater.planning.exact import BUDGET_ROUNDING
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import RoundCause
 from slackwater.units import energy_kwh, iso, utc
 
 Cause = Literal["training", "idle", "server", "network", "evaluation", "startup"]
-"""`network`: sending the model to a client and back. `evaluation`: a client that evaluates. `startup`: reserved."""
+"""`network`: sending the model to a client and back. `evaluation`: a client that evaluates. `startup`: a client that
+starts after being off."""
+WAITING: tuple[Cause, ...] = ("idle", "startup")
+"""Causes that are charged whether or not a client's round starts."""
 Kind = Literal["charge", "correction", "settlement"]
 IntensityKind = Literal["actual", "forecast", "estimated", "synthetic", "bound"]
 """`bound`: a stated upper bound, until the actual is known."""
@@ -321,28 +325,40 @@ class ModelledCharges:
         self._round_time = timedelta(minutes=problem.round_minutes or problem.traces.slot_minutes)
         self._slot = timedelta(minutes=problem.traces.slot_minutes)
         self._idle = [int(client) for client in np.flatnonzero(problem.costs.idle_kwh > 0)]
+        self._asleep = np.flatnonzero(problem.costs.sleeps)
+        self._up_kwh, self._start_kwh = sleepers_kwh(problem, plan.packed, plan.end, self._asleep)
+        self._levels = plan.levels
         self._provenance = {known.zone: known for known in problem.traces.provenance}
         self.slots = problem.rounds + plan.end  # until the run is over
 
     @cached_property
     def _round_kwh(self) -> dict[RoundCause, NDArray[np.float64]]:
-        return self._costs.round_kwh
+        """Return cause -> kWh of one round [client, level]."""
+        costs = self._costs
+        by_level = {"training": costs.level_training_kwh, "evaluation": costs.level_evaluation_kwh}
+        return {cause: by_level.get(cause, kwh[:, None]) for cause, kwh in costs.round_kwh.items()}
 
     def of(self, first: int, last: int) -> list[Charge]:
-        """Return lines of the slots first .. last: idle draw in each of them, a round and the server where anyone trains."""
+        """Return lines of the slots first .. last: idle draw and starts, a round and the server where anyone trains."""
         lines: list[Charge] = []
         for slot in range(first, last + 1):
-            lines += [self._client(slot, client, "idle", self._costs.idle_kwh) for client in self._idle]
+            lines += [self._client(slot, client, "idle", self._costs.idle_kwh[client]) for client in self._idle]
+            for row, client in enumerate(map(int, self._asleep)):
+                for waiting, kwh in zip(WAITING, (self._up_kwh, self._start_kwh), strict=True):
+                    if kwh[row, slot] > 0:
+                        lines.append(self._client(slot, client, waiting, kwh[row, slot]))
             for client in map(int, np.flatnonzero(self._matrix[:, slot])):
+                level = 0 if self._levels is None else int(self._levels[client, slot])
                 for cause, kwh in self._round_kwh.items():
-                    if cause == "training" or kwh[client] > 0:
-                        lines.append(self._client(slot, client, cause, kwh))
+                    energy = kwh[client, level if kwh.shape[1] > 1 else 0]
+                    if cause == "training" or energy > 0:
+                        lines.append(self._client(slot, client, cause, energy))
             if self._costs.server_kg is not None and self._matrix[:, slot].any():
                 lines.append(self._server(slot, float(self._costs.server_kg[slot])))
         return lines
 
-    def _client(self, slot: int, client: int, cause: Cause, kwh: NDArray[np.float64]) -> Charge:
-        costs, start, energy = self._costs, self._problem.slot_start(slot), float(kwh[client])
+    def _client(self, slot: int, client: int, cause: Cause, kwh: float) -> Charge:
+        costs, start, energy = self._costs, self._problem.slot_start(slot), float(kwh)
         intensity = float(costs.intensity[costs.row[client], slot])
         zone = str(self._problem.fleet.zone[client])
         source, kind = self._source(zone, slot)
@@ -350,7 +366,7 @@ class ModelledCharges:
             slot=slot, slot_start=start, client=str(self._problem.fleet.names[client]), zone=zone, cause=cause,
             kg=energy * intensity, energy_kwh=energy, intensity_kg_per_kwh=intensity, intensity_source=source,
             intensity_kind=kind, factor=self._problem.traces.factor, started_at=start,
-            ended_at=start + (self._slot if cause == "idle" else self._round_time),
+            ended_at=start + (self._slot if cause in WAITING else self._round_time),
             note=self._note if cause == "training" else "",
         )  # fmt: skip
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from slackwater.errors import SlackwaterError
 from slackwater.ledger.journal import Attempt, Journal, Replan
 from slackwater.ledger.ledger import Charge, Ledger
-from slackwater.planning.emissions import kg_by_slot
 from slackwater.planning.plan import Plan
+from slackwater.planning.problem import Problem
 
 LAST_SLOT = 10_000_000  # nineteen years of minutes: a slot beyond it is a damaged number
 
@@ -111,10 +111,14 @@ class Figures:
     client_slots_planned: int  # by the plans in force, those of the slots to come included
     client_slots_missed: int  # planned in slots that are decided, and never started: nothing is charged for them
     client_slots_extra: int  # started and charged without being planned
+    money: float | None = None  # price of the electricity in the ledger; None without prices
+    currency: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures for JSON."""
-        return asdict(self)
+        """Return the figures for JSON; those of prices only if there are any."""
+        return {
+            name: value for name, value in asdict(self).items() if self.currency or name not in ("money", "currency")
+        }
 
 
 class LedgerQueries:
@@ -150,6 +154,16 @@ class LedgerQueries:
         """Return (zone, slot) -> kWh of the lines that have it."""
         query = "SELECT zone, slot, sum(energy_kwh) FROM charges WHERE energy_kwh IS NOT NULL GROUP BY zone, slot"
         return {(str(zone), int(slot)): float(energy) for zone, slot, energy in self._rows(query)}
+
+    def money(self, problem: Problem) -> float | None:
+        """Return the price of the energy in the ledger, in the currency of the problem's prices; None without prices."""
+        if problem.price is None:
+            return None
+        prices = problem.price.window(problem.first_slot, problem.horizon)
+        return math.fsum(
+            energy * float(prices.per_kwh[prices.index(zone), slot])
+            for (zone, slot), energy in self.energy_by_zone_slot().items()
+        )
 
     def by_intensity(self) -> dict[str, tuple[int, float]]:
         """Return kind of intensity -> lines and kg."""
@@ -225,12 +239,14 @@ class LedgerQueries:
     def figures(self, in_force: PlanInForce) -> Figures:
         """Return the figures that all screens show, at the moment of the plan in force."""
         missed, extra = self._missed_and_extra(in_force)
+        price = in_force.first.problem.price
         return Figures(
             spent_kg=in_force.spent_kg, unsettled_kg=self.ledger.unsettled_kg(), planned_kg=in_force.planned_kg,
             planned_until_now_kg=in_force.until_now_kg, to_come_kg=in_force.to_come_kg,
             expected_kg=in_force.spent_kg + in_force.to_come_kg, first_plan_kg=in_force.first.emissions_kg,
             replans=len(in_force.replans), by_cause_kg=self.kg_by_cause(),
             client_slots_planned=int(in_force.wanted.sum()), client_slots_missed=missed, client_slots_extra=extra,
+            money=self.money(in_force.first.problem), currency=price.currency if price else None,
         )  # fmt: skip
 
     def _missed_and_extra(self, in_force: PlanInForce) -> tuple[int, int]:
@@ -339,7 +355,7 @@ class PlanInForce:
         """Return the expected emissions of each slot until the end [slot], kg; NaN where they were not stored."""
         kg = np.zeros(self.end)
         if self.is_first:
-            planned = kg_by_slot(self.first.problem, self.first.packed, self.first.end)[: self.end]
+            planned = self.first.kg_by_slot[: self.end]
             kg[: len(planned)] = planned
             return kg
         kg[: self.decided] = 0.0 if self.noted else np.nan
@@ -395,8 +411,9 @@ class PlanInForce:
     def training_kg(self, client: int, slot: int) -> float:
         """Return the expected emissions of one client's training in a planned slot, kg; NaN where they were not stored."""
         if self.is_first:
-            costs = self.first.problem.costs
-            return float(costs.training_kwh[client] * costs.intensity[costs.row[client], slot])
+            costs, levels = self.first.problem.costs, self.first.levels
+            level = 0 if levels is None else int(levels[client, slot])
+            return float(costs.level_training_kwh[client, level] * costs.intensity[costs.row[client], slot])
         name = str(self.first.problem.fleet.names[client])
         return self.noted.get(slot, {}).get((name, "training"), math.nan)
 

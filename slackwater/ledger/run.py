@@ -10,7 +10,7 @@ import sqlite3
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -49,6 +49,7 @@ class RoundRecord:
     seconds: float  # wall time, evaluation included
     accuracy: float | None = None  # score by the run's metric on the global test set; None where it was not evaluated
     test_loss: float | None = None
+    work: Mapping[str, float] = field(default_factory=dict)  # share of the local work, of clients below full power
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +223,7 @@ class Run:
         row = (
             done.slot, done.number, done.slot_start.isoformat(), int(done.in_window), json.dumps(done.participants),
             json.dumps(done.weights), json.dumps(done.losses), done.loss, done.update_norm, done.accuracy, done.test_loss,
-            done.spent_kg, done.seconds,
+            done.spent_kg, done.seconds, json.dumps(done.work),
         )  # fmt: skip
         with self.transaction():
             self._db.execute(f"INSERT INTO rounds VALUES ({', '.join('?' * len(row))})", row)
@@ -243,6 +244,7 @@ class Run:
                 values["in_window"] = bool(values["in_window"])
                 values["participants"] = tuple(json.loads(values["participants"]))
                 values["weights"], values["losses"] = json.loads(values["weights"]), json.loads(values["losses"])
+                values["work"] = json.loads(values.get("work") or "{}")  # older files have no levels
                 yield RoundRecord(**values)
 
     def record_evaluation(self, *results: EvaluationRecord) -> None:

@@ -50,12 +50,13 @@ KINDS: Mapping[RunKind, KindWords] = {
 }
 
 
-VERSION = 3
+VERSION = 4
 """Version of the schema, stored as user_version; raised when an older Slackwater could not use the file.
 
 2: upper bounds as a kind of intensity, and the tables of live runs.
-3: the kind of run, more causes of a charge, the plan in force in every slot, and tensors in files beside it. Older
-files are read as they are; opening one to write migrates it.
+3: the kind of run, more causes of a charge, the plan in force in every slot, and tensors in files beside it.
+4: the share of the local work of clients below full power.
+Older files are read as they are; opening one to write migrates it.
 """
 
 _LOG_BYTES = 4 * 2**20  # length that SQLite's log (-wal) is cut to when all of it is in the file
@@ -192,7 +193,8 @@ CREATE TABLE rounds (                    -- one row for each slot in which a cli
     accuracy      REAL,                  -- on the global test set; NULL where it was not evaluated
     test_loss     REAL,
     spent_kg      REAL NOT NULL,         -- since the start, this slot included
-    seconds       REAL NOT NULL          -- wall time, evaluation included
+    seconds       REAL NOT NULL,         -- wall time, evaluation included
+    work          TEXT NOT NULL DEFAULT '{{}}'   -- JSON, name -> share of the local work, of clients below full power
 ) STRICT;
 
 CREATE TABLE evaluations (
@@ -216,6 +218,9 @@ CREATE TABLE events (
 
 {_STATE}
 {_LIVE}"""
+
+
+_ADD_WORK = "ALTER TABLE rounds ADD COLUMN work TEXT NOT NULL DEFAULT '{}';"  # 3 -> 4
 
 
 @contextmanager
@@ -277,7 +282,9 @@ def connect(path: Path | None, *, create: bool = False, read_only: bool = False)
                 )
             elif found < VERSION and not read_only:
                 assert path is not None
-                _migrate(connection, found, path.parent / STATE)
+                if found < 3:
+                    _migrate(connection, found, path.parent / STATE)
+                connection.executescript(f"BEGIN IMMEDIATE; {_ADD_WORK} PRAGMA user_version = {VERSION}; COMMIT;")
             connection.execute("PRAGMA foreign_keys = ON")
     except BaseException:
         connection.close()
@@ -309,7 +316,7 @@ def fold_log(db: sqlite3.Connection, *, done: bool) -> None:
 
 
 def _migrate(db: sqlite3.Connection, found: int, folder: Path) -> None:
-    """Migrate an older file to this version, in one transaction; the lines of its ledger do not change.
+    """Migrate a file of version 1 or 2 to version 3, in one transaction; the lines of its ledger do not change.
 
     Tensors go to files first, one at a time. A kill before the commit leaves the file as it was.
     """
@@ -331,9 +338,7 @@ def _migrate(db: sqlite3.Connection, found: int, folder: Path) -> None:
         "INSERT INTO parts SELECT part, 1, NULL, slot, dtype, shape, file, bytes, sha256 FROM moved;",
         "DROP TABLE checkpoint;",
     ]
-    db.executescript(
-        "BEGIN IMMEDIATE;" + "\n".join(steps) + f"PRAGMA user_version = {VERSION}; COMMIT; DROP TABLE moved;"
-    )
+    db.executescript("BEGIN IMMEDIATE;" + "\n".join(steps) + "PRAGMA user_version = 3; COMMIT; DROP TABLE moved;")
     with suppress(sqlite3.OperationalError):  # free the space of the tensors; not essential
         db.execute("VACUUM")
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from slackwater.ledger.journal import Attempt, Outcome
-from slackwater.ledger.ledger import Cause, Charge, Method, OverBudgetError
+from slackwater.ledger.ledger import WAITING, Cause, Charge, Method, OverBudgetError
 from slackwater.ledger.run import Level, Run
 from slackwater.live.schedule_sources import Decision, ScheduleSource
 from slackwater.live.sites import Arrays, Attendance, Mask, Reply
@@ -38,7 +38,8 @@ class Meter:
 
     def __init__(self, problem: Problem, slot_seconds: float) -> None:
         fleet, costs = problem.fleet, problem.costs
-        self._full, self._idle, self._pue = costs.training_kwh, costs.idle_kwh, fleet.pue
+        self._full, self._pue = costs.training_kwh, fleet.pue
+        self._idle = costs.idle_kwh + costs.up_kwh  # a client that trains is up
         self._share, self._network = problem.evaluation_share, costs.network_kwh
         self._kwh_per_byte = problem.network_kwh_per_gb / BYTES_PER_GB
         self._by_power = ~np.isnan(fleet.power_w) & np.isnan(fleet.energy_kwh)
@@ -47,9 +48,14 @@ class Meter:
         self.allowed_seconds = slot_seconds * share
         """Longest training in a slot, as wall time: the charge at the start is its power over this time."""
 
-    def read(self, client: int, reply: Reply, sent_at: datetime, now: datetime) -> Reading:
-        """Return the energy of the round. A late or lost client may still draw power, so its full charge stays."""
-        full = float(self._full[client])
+    def read(
+        self, client: int, reply: Reply, sent_at: datetime, now: datetime, booked_kwh: float | None = None
+    ) -> Reading:
+        """Return the energy of the round. A late or lost client may still draw power, so its full charge stays.
+
+        `booked_kwh` is the training energy charged at the start, if the client trains below full power.
+        """
+        full = float(self._full[client]) if booked_kwh is None else booked_kwh
         if reply.outcome in ("late", "lost"):
             return Reading(energy_kwh=full, seconds=None, method="modelled", corrects=False)
         seconds, network = _seconds(reply, sent_at, now), self._sent_kwh(client, reply)
@@ -135,8 +141,8 @@ class Charging:
             return self.refuse(decision, schedule, messages, str(error))
 
     def refuse(self, decision: Decision, schedule: ScheduleSource, messages: Sequence[str], why: str) -> Mask:
-        """Charge only the idle draw of a slot whose round does not start; no client starts."""
-        slot, idle = decision.slot, [line for line in _lines(decision) if line.cause == "idle"]
+        """Charge only idle draw and starts of a slot whose round does not begin; no client trains."""
+        slot, idle = decision.slot, [line for line in _lines(decision) if line.cause in WAITING]
         with self._run.transaction():
             self._note_decision(decision, messages)
             self._ledger.charge(*idle, spent=True)
@@ -155,10 +161,10 @@ class Charging:
                 self.say(f"Slot {decision.slot} was missed; planned: {who}.", "warning", decision.slot)
 
     def round_lines(self, slot: int) -> dict[str, Lines]:
-        """Return client -> cause -> its charge at the start of a slot, without idle draw."""
+        """Return client -> cause -> its charge at the start of a slot, without idle draw and starts."""
         lines: dict[str, Lines] = {}
         for line in self._ledger.charges(slot=slot):
-            if line.kind == "charge" and line.cause not in ("idle", "server"):
+            if line.kind == "charge" and line.cause not in (*WAITING, "server"):
                 lines.setdefault(line.client, {})[line.cause] = line
         return lines
 
@@ -200,7 +206,8 @@ class Charging:
         return ", ".join(self._names[client] for client in np.flatnonzero(who))
 
     def _take(self, reply: Reply, lines: Lines, sent_at: datetime, now: datetime) -> None:
-        read, line = self._meter.read(self._row[reply.client], reply, sent_at, now), lines["training"]
+        line = lines["training"]
+        read = self._meter.read(self._row[reply.client], reply, sent_at, now, line.energy_kwh)
         attempt = Attempt(
             slot=line.slot, client=reply.client, sent_at=sent_at, ended_at=now, outcome=reply.outcome,
             seconds=read.seconds, energy_kwh=read.energy_kwh, method=read.method, error=reply.error[:_ERROR],

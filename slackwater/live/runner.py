@@ -241,7 +241,7 @@ class Runner:
                 seed=stream(self.settings.seed, int(client), slot),
                 ends_at=times.clients_stop_at,
                 arrays=arrays,
-                config=self.settings.config,
+                config=self._config(decision.work.get(int(client))),
             )
             for client in np.flatnonzero(decision.trains)
         }
@@ -264,6 +264,10 @@ class Runner:
         self.charging.take(unbooked, lines, times.sent_at)
         return replies
 
+    def _config(self, work: float | None) -> Mapping[str, bool | int | float | str]:
+        """Return the settings that a client gets; `work` is its share of the local steps below full power."""
+        return self.settings.config if work is None else {**self.settings.config, "work": work}
+
     # -- steps 7 and 8: the model
 
     def _step(
@@ -278,6 +282,7 @@ class Runner:
             weights={self.names[client]: weight for client, weight in stepped.weights.items()}, losses=losses,
             loss=math.fsum(losses.values()) / len(losses) if losses else math.nan, update_norm=stepped.update_norm,
             spent_kg=self.run_file.ledger.spent_kg(), seconds=time.perf_counter() - began,
+            work={self.names[client]: share for client, share in decision.work.items() if client in updates},
         )  # fmt: skip
 
     def _keep(self, decision: Decision, started: Mask, done: RoundRecord | None, reasons: Mapping[int, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater import time_source
-from slackwater.errors import DataError
+from slackwater.errors import DataError, ScenarioError
 from slackwater.intensity.feed import ProviderFeed
 from slackwater.intensity.forecast.base import Forecast, Forecaster, slots_per_day
 from slackwater.intensity.traces import INTERPOLATED, Traces
 from slackwater.ledger.journal import Replan
-from slackwater.ledger.ledger import Cause, Charge, IntensityKind, Ledger, ModelledCharges
+from slackwater.ledger.ledger import WAITING, Cause, Charge, IntensityKind, Ledger, ModelledCharges
+from slackwater.planning.emissions import waiting_kg
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
 from slackwater.replanning.backtest import without_intensity
@@ -42,6 +43,7 @@ class Decision:
     protected_kg: float  # kept for the window, if it is still ahead
     left: NDArray[np.int64]  # [client], its planned slots before the window, including this one
     before: int  # slots before the window, as planned now
+    work: Mapping[int, float] = field(default_factory=dict)  # client -> share of the local work, below full power
     replan: Replan | None = None
     messages: tuple[str, ...] = ()
 
@@ -96,11 +98,8 @@ class FixedPlan:
         self._names = [str(name) for name in plan.problem.fleet.names]
         self._slot = 0
         self._stop = plan.problem.rounds + plan.end
-        per_slot = np.where(self._matrix, plan.problem.costs.dense(), 0.0).sum(axis=0) + plan.problem.costs.idle_kg()
-        if plan.problem.costs.server_kg is not None:
-            per_slot = per_slot + np.where(self._matrix.any(axis=0), plan.problem.costs.server_kg, 0.0)
-        self._kg = per_slot
-        self._idle_kg = plan.problem.costs.idle_kg()
+        self._kg = plan.kg_by_slot
+        self._waiting_kg = waiting_kg(plan.problem, plan.packed, plan.end)
 
     @property
     def slot(self) -> int:
@@ -125,7 +124,7 @@ class FixedPlan:
         lines = [
             line
             for line in self._lines.of(slot, slot)
-            if line.cause == "idle" or line.client in who or (line.cause == "server" and who)
+            if line.cause in WAITING or line.client in who or (line.cause == "server" and who)
         ]
         self._slot += 1
         return Decision(
@@ -133,6 +132,7 @@ class FixedPlan:
             expected_kg={(line.client, line.cause): line.kg for line in self._expected.of(slot, slot)},
             charges=tuple(lines), protected_kg=self._protected_kg(slot),
             left=self._matrix[:, slot : max(before, slot)].sum(axis=1), before=before,
+            work=self.plan.lower_work(slot),
         )  # fmt: skip
 
     def realise(self, *, drew: Mask, used: Mask, missed: Mask, ledger: Ledger) -> None:
@@ -160,9 +160,9 @@ class FixedPlan:
         self._slot = int(state["slot"])
 
     def _protected_kg(self, slot: int) -> float:
-        """Return the kg of the window and the idle draw before it; inside it, of its remaining slots."""
+        """Return the kg of the window, and of idle draw and starts before it; inside it, of its remaining slots."""
         before = max(self.plan.before, slot + 1)
-        return float(self._kg[before : self._stop].sum() + self._idle_kg[slot + 1 : before].sum())
+        return float(self._kg[before : self._stop].sum() + self._waiting_kg[slot + 1 : before].sum())
 
 
 class IntensityFeed(Protocol):
@@ -294,6 +294,11 @@ class Replanned:
         self, problem: Problem, intensity: IntensityFeed, settings: Settings, first: Mask | None = None
     ) -> None:
         """Control a run of the problem; `first` [client, slot] is the plan until the first re-plan."""
+        if problem.costs.sleeps.any() or problem.fleet.levels:
+            raise ScenarioError(
+                "A run with start-up, min_block_slots or levels cannot be re-planned yet: its starts would not be charged. "
+                "Follow the plan as it is with: --replan never"
+            )
         self.problem, self.intensity = without_intensity(problem), intensity
         self._first = np.zeros((len(problem.fleet), problem.horizon), dtype=bool) if first is None else first
         self.controller = Controller(self.problem, settings)

@@ -39,7 +39,7 @@ class Work:
     ends_at: datetime  # wall clock, UTC: the client stops itself by then
     arrays: Arrays
     config: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    """The user's settings of local training, sent unchanged."""
+    """The user's settings of local training, sent unchanged. `work` is the share of the local steps below full power."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

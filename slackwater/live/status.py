@@ -77,6 +77,7 @@ class LiveStatus:
             asdict(self)
             | self.metric.scored(self.score)
             | {
+                "figures": None if self.figures is None else self.figures.to_dict(),
                 "about": KINDS[self.kind].sentence,
                 "coming": [asdict(one) | {"at": iso(one.at)} for one in self.coming],
                 "events": [{"at": at, "level": level, "message": message} for at, level, message in self.events],

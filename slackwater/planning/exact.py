@@ -444,6 +444,8 @@ class Found:
     """Bound on the sum of f over all schedules and requested end times."""
     level: float | None = None
     """Least utility of any client, for max-min only."""
+    levels: NDArray[np.uint8] | None = None
+    """[client, slot], the power level; None: full power everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from numbers import Real
@@ -94,7 +94,54 @@ _MAX_PUE = 10.0
 _MAX_POWER_W = 1e9
 """A power station; a larger value is a wrong unit or a typing error."""
 _MAX_ENERGY_KWH = 1e9
+_MAX_STARTUP_MINUTES = 7 * 24 * 60.0
+_MOST_LEVELS = 100
 _NONE = "There are no clients. Add at least one [[client]] with a name, a zone and power_w."
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """An operating point of a client: its total draw while training, and its share of the work of full power."""
+
+    power_w: float
+    work: float
+
+    def __post_init__(self) -> None:
+        for key, most in (("power_w", _MAX_POWER_W), ("work", 1.0)):
+            value = getattr(self, key)
+            if not is_finite_number(value) or not 0 < value <= most:
+                raise ScenarioError(f"A level's {key} must be a number above 0 and at most {most:g}, not {value!r}.")
+
+
+def _levels(client: str, given: Iterable[Level | Mapping[str, float]]) -> tuple[Level, ...]:
+    """Return a client's levels, full power first; the position of a level is its number in plans."""
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise ScenarioError(
+            f"Client {client!r}: levels must be a list, like [{{power_w = 300, work = 1.0}}, {{power_w = 180, work = 0.85}}]."
+        )
+    levels: list[Level] = []
+    for one in given:
+        if not isinstance(one, Level | Mapping) or (isinstance(one, Mapping) and set(one) != {"power_w", "work"}):
+            raise ScenarioError(f"Client {client!r}: a level has power_w and work, not {one!r}.")
+        try:
+            levels.append(one if isinstance(one, Level) else Level(**one))
+        except ScenarioError as error:
+            raise ScenarioError(f"Client {client!r}: {error}") from None
+    levels.sort(key=lambda level: -level.work)
+    works = [level.work for level in levels]
+    if levels and works.count(1.0) != 1:
+        raise ScenarioError(
+            f"Client {client!r}: {works.count(1.0)} levels have work = 1; exactly one is full power. Others have less work."
+        )
+    for level in levels[1:]:
+        if level.power_w > levels[0].power_w:
+            raise ScenarioError(
+                f"Client {client!r}: the level with work = {level.work:g} draws {level.power_w:g} W, more than the "
+                f"{levels[0].power_w:g} W of full power. Check its power_w, or remove it."
+            )
+    if len(levels) > _MOST_LEVELS:
+        raise ScenarioError(f"Client {client!r} has {len(levels)} levels; at most {_MOST_LEVELS} are possible.")
+    return tuple(levels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +153,7 @@ class Client:
     power_w: float | None = None
     """Total draw while training, idle draw included."""
     idle_w: float = 0.0
-    """Draw while waiting; charged in every slot until the run ends, whether the client trains or not."""
+    """Draw while waiting; charged in every slot until the run ends. A client that sleeps draws it only while up."""
     pue: float = 1.0
     """Power usage effectiveness of the site; multiplies all its energy."""
     energy_kwh: float | None = None
@@ -119,14 +166,25 @@ class Client:
     """Largest number of slots before the fine-tuning window."""
     required: bool = False
     """Whether it must train before the window: the same as min_slots of at least 1."""
+    startup_kwh: float = 0.0
+    """Energy of one start from off to up. This and the next two keys make the client sleep: it is off between blocks."""
+    startup_minutes: float = 0.0
+    """Time that a start takes before the first slot in which the client is up."""
+    min_block_slots: int = 1
+    """Least number of slots in a row that the client is up; a block may be shorter only at the end of the run."""
+    levels: tuple[Level, ...] = ()
+    """Operating points, full power (work = 1) first. Without them the client always trains at power_w."""
 
     def __post_init__(self) -> None:
         for key in ("name", "zone"):
             if not isinstance(getattr(self, key), str):
                 raise ScenarioError(f"Client {self.name!r}: {key} must be text, not {getattr(self, key)!r}.")
-        for key, optional in (("power_w", True), ("idle_w", False), ("pue", False), ("energy_kwh", True)):
+        for key, optional in (
+            ("power_w", True), ("idle_w", False), ("pue", False), ("energy_kwh", True), ("startup_kwh", False),
+            ("startup_minutes", False),
+        ):  # fmt: skip
             self._check_number(key, optional)
-        for key in ("min_slots", "max_slots"):
+        for key in ("min_slots", "max_slots", "min_block_slots"):
             value = getattr(self, key)
             if not (value is None and key == "max_slots"):
                 self._check_whole(key, value)
@@ -138,12 +196,13 @@ class Client:
                 f"[{self.unavailable!r}]."
             )
         object.__setattr__(self, "unavailable", tuple(self.unavailable))
+        object.__setattr__(self, "levels", _levels(self.name, self.levels))
 
     def _check_number(self, key: str, optional: bool) -> None:
         value = getattr(self, key)
         if value is None and optional:
             return
-        if not isinstance(value, Real) or isinstance(value, (bool, np.bool_)) or not math.isfinite(value):
+        if not is_finite_number(value):
             raise ScenarioError(f"Client {self.name!r}: {key} must be a finite number, not {value!r}.")
 
     def _check_whole(self, key: str, value: object) -> None:
@@ -158,6 +217,7 @@ class Fleet:
     """Many clients as columns, up to a million; also a sequence of `Client`.
 
     Columns are [client]. `power_w` and `energy_kwh` hold NaN where the other is given; `max_slots` holds NO_LIMIT by default.
+    `unavailable` and `levels` are by client, and hold only clients that have any.
     """
 
     names: Sequence[str]
@@ -168,7 +228,12 @@ class Fleet:
     energy_kwh: NDArray[np.float64]
     min_slots: NDArray[np.int32]
     max_slots: NDArray[np.int32]
+    startup_kwh: NDArray[np.float64]
+    startup_minutes: NDArray[np.float64]
+    min_block_slots: NDArray[np.int32]
     unavailable: dict[int, tuple[str, ...]]
+    levels: dict[int, tuple[Level, ...]]
+    """Levels of the clients that have more than full power."""
 
     @classmethod
     def of(
@@ -182,7 +247,11 @@ class Fleet:
         energy_kwh: ArrayLike | None = None,
         min_slots: ArrayLike = 0,
         max_slots: ArrayLike | None = None,
+        startup_kwh: ArrayLike = 0.0,
+        startup_minutes: ArrayLike = 0.0,
+        min_block_slots: ArrayLike = 1,
         unavailable: dict[int, tuple[str, ...]] | None = None,
+        levels: Mapping[int, Sequence[Level]] | None = None,
     ) -> Fleet:
         """Return a checked fleet from columns, or one value for all clients."""
         for key, texts in (("zone", zone), ("names", names)):
@@ -208,16 +277,27 @@ class Fleet:
                 raise ScenarioError(f"{key} must be whole numbers from 0 to {NO_LIMIT}, not {numbers[wrong][0]:g}.")
             return numbers.astype(np.int32)
 
+        names = names if names is not None else [f"client-{i:0{len(str(count))}d}" for i in range(1, count + 1)]
+        power = column("power_w", power_w, np.nan)
+        points = _points(levels or {}, names, power)
+        if points:
+            power = power.copy()
+            for index, found in points.items():
+                power[index] = found[0].power_w
         fleet = cls(
-            names=names if names is not None else [f"client-{i:0{len(str(count))}d}" for i in range(1, count + 1)],
+            names=names,
             zone=zone,
-            power_w=column("power_w", power_w, np.nan),
+            power_w=power,
             idle_w=column("idle_w", idle_w, 0.0),
             pue=column("pue", pue, 1.0),
             energy_kwh=column("energy_kwh", energy_kwh, np.nan),
             min_slots=whole("min_slots", min_slots, 0),
             max_slots=whole("max_slots", max_slots, NO_LIMIT),
+            startup_kwh=column("startup_kwh", startup_kwh, 0.0),
+            startup_minutes=column("startup_minutes", startup_minutes, 0.0),
+            min_block_slots=whole("min_block_slots", min_block_slots, 1),
             unavailable=dict(unavailable or {}),
+            levels={index: found for index, found in points.items() if len(found) > 1},
         )
         fleet._check()
         return fleet
@@ -241,7 +321,11 @@ class Fleet:
             energy_kwh=[np.nan if c.energy_kwh is None else c.energy_kwh for c in clients],
             min_slots=[max(c.min_slots, int(c.required)) for c in clients],
             max_slots=[NO_LIMIT if c.max_slots is None else c.max_slots for c in clients],
+            startup_kwh=[c.startup_kwh for c in clients],
+            startup_minutes=[c.startup_minutes for c in clients],
+            min_block_slots=[c.min_block_slots for c in clients],
             unavailable={i: c.unavailable for i, c in enumerate(clients) if c.unavailable},
+            levels={i: c.levels for i, c in enumerate(clients) if c.levels},
         )
 
     def __len__(self) -> int:
@@ -259,7 +343,16 @@ class Fleet:
             unavailable=self.unavailable.get(index, ()),
             min_slots=int(self.min_slots[index]),
             max_slots=None if limit == NO_LIMIT else limit,
+            startup_kwh=float(self.startup_kwh[index]),
+            startup_minutes=float(self.startup_minutes[index]),
+            min_block_slots=int(self.min_block_slots[index]),
+            levels=self.levels.get(index, ()),
         )
+
+    @property
+    def sleeps(self) -> NDArray[np.bool_]:
+        """Return which clients are off between blocks of slots [client]: those with a start-up or a minimum block."""
+        return (self.startup_kwh > 0) | (self.startup_minutes > 0) | (self.min_block_slots > 1)
 
     def __iter__(self) -> Iterator[Client]:
         return (self[i] for i in range(len(self)))
@@ -304,6 +397,19 @@ class Fleet:
         self._bound(
             "max_slots", self.max_slots < self.min_slots, "that is below its min_slots (required counts as at least 1)"
         )
+        for key, most in (("startup_kwh", _MAX_ENERGY_KWH), ("startup_minutes", _MAX_STARTUP_MINUTES)):
+            values = getattr(self, key)
+            self._bound(key, ~((values >= 0) & (values <= most)), f"it must be from 0 to {most:g}")
+        self._bound("min_block_slots", self.min_block_slots < 1, "it must be at least 1")
+        for index, levels in self.levels.items():
+            if per_round[index]:
+                raise ScenarioError(
+                    f"Client {self.names[index]!r} has levels and energy_kwh; levels need power_w, so leave energy_kwh out."
+                )
+            if (least := min(level.power_w for level in levels)) < self.idle_w[index]:
+                raise ScenarioError(
+                    f"Client {self.names[index]!r} has a level of {least:g} W, below its idle_w of {self.idle_w[index]:g} W."
+                )
 
     def _bound(self, key: str, wrong: NDArray[np.bool_], what: str) -> None:
         if wrong.any():
@@ -313,6 +419,31 @@ class Fleet:
     def _refuse(self, wrong: NDArray[np.bool_], what: str) -> None:
         if wrong.any():
             raise ScenarioError(f"Client {self.names[int(np.argmax(wrong))]!r} {what}.")
+
+
+def _points(
+    levels: Mapping[int, Sequence[Level]], names: Sequence[str], power_w: NDArray[np.float64]
+) -> dict[int, tuple[Level, ...]]:
+    """Return the checked levels by client; their full power must be the client's power_w, if it has one."""
+    found: dict[int, tuple[Level, ...]] = {}
+    for index, given in levels.items():
+        if not 0 <= index < len(power_w):
+            raise ScenarioError(f"levels names client {index}; clients are numbered 0 to {len(power_w) - 1}.")
+        points = _levels(names[index], given)
+        if not points:
+            continue
+        if not np.isnan(power_w[index]) and power_w[index] != points[0].power_w:
+            raise ScenarioError(
+                f"Client {names[index]!r} has power_w = {power_w[index]:g}, but its level of work 1 has "
+                f"{points[0].power_w:g} W. Leave power_w out, or make them equal."
+            )
+        found[index] = points
+    return found
+
+
+def is_finite_number(value: object) -> bool:
+    """Return whether a value is a finite number, and not true or false."""
+    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_)) and math.isfinite(value)
 
 
 def _number(value: float) -> float | None:

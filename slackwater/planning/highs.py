@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import highspy
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from slackwater.errors import SlackwaterError
 
+try:
+    import highspy
+except ImportError as error:  # ortools brings a HiGHS of its own, which hides this one if it was imported first
+    raise SlackwaterError(
+        f"HiGHS (the package highspy) cannot be loaded: {error}. If ortools is imported in the same program, import "
+        "slackwater.planning.highs before it; else install it anew: pip install --force-reinstall highspy."
+    ) from error
+
 INFINITE = math.inf
 _TOLERANCE = 1e-9
 """Tolerance of feasibility and integrality; rows are scaled so that their numbers are near 1."""
 _LEAST_SECONDS = 0.05
+_LOOK_S = 0.05
+"""How often a running solver looks for Ctrl-C and for its caller's wish to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,6 +44,7 @@ class Model:
     def __init__(self) -> None:
         self._highs = highspy.Highs()  # type: ignore[no-untyped-call]
         self._highs.silent()
+        self._highs.HandleUserInterrupt = True
         self._whole: list[int] = []
         options: dict[str, float | str | bool] = {
             "primal_feasibility_tolerance": _TOLERANCE,
@@ -101,9 +111,18 @@ class Model:
             self._highs.changeColsBounds(len(columns), columns, values, values)
 
     def solve(
-        self, *, seconds: float, gap: float = 0.0, start: NDArray[np.float64] | None = None, relaxed: bool = False
+        self,
+        *,
+        seconds: float,
+        gap: float = 0.0,
+        start: NDArray[np.float64] | None = None,
+        relaxed: bool = False,
+        stop: Callable[[], bool] = lambda: False,
     ) -> Outcome:
-        """Solve to an absolute gap and return the outcome; `start` is a first solution, `relaxed` drops integrality."""
+        """Solve to an absolute gap and return the outcome; `start` is a first solution, `relaxed` drops integrality.
+
+        HiGHS runs in a thread. It ends early, with what it has, once `stop()` is true; Ctrl-C ends it too and is raised.
+        """
         highs, whole = self._highs, np.array(self._whole, dtype=np.int32)
         highs.setOptionValue("time_limit", max(seconds, _LEAST_SECONDS))
         highs.setOptionValue("mip_abs_gap", gap)
@@ -114,20 +133,30 @@ class Model:
             solution.col_value = start.tolist()
             highs.setSolution(solution)
         try:
-            outcome = self._run(relaxed, gap)
+            outcome = self._run(relaxed, gap, stop)
         finally:
             if relaxed:
                 self._set_whole(highspy.HighsVarType.kInteger, whole)
         return outcome
 
-    def _run(self, relaxed: bool, gap: float) -> Outcome:
+    def _run(self, relaxed: bool, gap: float, stop: Callable[[], bool]) -> Outcome:
         highs, statuses = self._highs, highspy.HighsModelStatus
-        failed = highs.run() == highspy.HighsStatus.kError
+        thread = highs.startSolve()
+        try:
+            while thread.is_alive():
+                thread.join(_LOOK_S)
+                if thread.is_alive() and stop():
+                    highs.cancelSolve()
+        except KeyboardInterrupt:
+            highs.cancelSolve()
+            thread.join()
+            raise
+        failed = False
         status, info = highs.getModelStatus(), highs.getInfo()
         # Every column in the objective is bounded, so the second of these means the first.
         if not failed and status in (statuses.kInfeasible, statuses.kUnboundedOrInfeasible):
             return Outcome(columns=None, bound=-math.inf, infeasible=True)
-        if failed or status not in (statuses.kOptimal, statuses.kTimeLimit):
+        if failed or status not in (statuses.kOptimal, statuses.kTimeLimit, statuses.kInterrupt):
             raise SlackwaterError(
                 f"HiGHS gave up on this problem ({highs.modelStatusToString(status)}). Try solver='greedy' or another end "
                 "time; if it persists, please report it with the scenario."

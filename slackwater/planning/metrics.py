@@ -67,6 +67,9 @@ class Metrics:
     """[client], longest run of slots before the window without the client."""
     training_kg: NDArray[np.float64]
     """[client], kg CO2e, fine-tuning window included."""
+    lone_slots: float
+    """Share of the used slots before the window in which exactly one client trains: its update is the model's step, so
+    whoever sees the model sees the update. `min_parallel` avoids them. 0 if no slot is used."""
 
     @classmethod
     def of(cls, packed: NDArray[np.uint8], before: int, training_kg: NDArray[np.float64]) -> Metrics:
@@ -95,6 +98,7 @@ class Metrics:
             effective_updates=before * float(times[there].sum()) ** 2 / inverse_sum if there.any() else 0.0,
             longest_absence=seen.longest[row_of],
             training_kg=np.asarray(training_kg, dtype=np.float64),
+            lone_slots=seen.lone,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,6 +143,8 @@ class _Rows:
     """[row], longest run of slots without the client."""
     standardised: NDArray[np.float64]
     """[slot], sum over clients of their rows, each shifted and scaled to mean 0 and length 1; constant ones add 0."""
+    lone: float
+    """Slots with exactly one client, as a share of those with any."""
 
 
 def _distinct_rows(
@@ -155,7 +161,7 @@ def _distinct_rows(
 
 def _measure(rows: NDArray[np.uint8], before: int, times: NDArray[np.intp]) -> _Rows:
     ones, first, last, stays, longest = (np.empty(len(rows), dtype=np.int64) for _ in range(5))
-    standardised = np.zeros(before)
+    standardised, together = np.zeros(before), np.zeros(before)
     chunk = max(1, _CHUNK_CELLS // max(before, 1))
     for begin in range(0, len(rows), chunk):
         part = slice(begin, begin + chunk)
@@ -165,13 +171,15 @@ def _measure(rows: NDArray[np.uint8], before: int, times: NDArray[np.intp]) -> _
         first[part], last[part] = slots[:1].sum(axis=0), slots[-1:].sum(axis=0)
         stays[part] = (slots[1:] & slots[:-1]).sum(axis=0, dtype=np.int32)
         longest[part] = _longest_zeros(slots)
+        together += slots @ times[part].astype(np.float64)  # whole numbers: exact
         # sum_t (a - pi)^2 = ones * (before - ones) / before: integers up to the root, so constants are exactly 0.
         scatter = ones[part] * (before - ones[part])
         varies = scatter > 0
         weight = np.zeros(len(scatter))
         weight[varies] = times[part][varies] * np.sqrt(before / scatter[varies])
         standardised += slots @ weight - float(weight @ ones[part]) / max(before, 1)
-    return _Rows(ones=ones, first=first, last=last, stays=stays, longest=longest, standardised=standardised)
+    lone = float(np.count_nonzero(together == 1)) / max(int(np.count_nonzero(together)), 1)
+    return _Rows(ones=ones, first=first, last=last, stays=stays, longest=longest, standardised=standardised, lone=lone)
 
 
 def _longest_zeros(slots: NDArray[np.uint8]) -> NDArray[np.int32]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater.errors import ScenarioError
-from slackwater.planning.emissions import Emissions, emissions
+from slackwater.planning.emissions import Emissions, emissions, kg_by_slot
 from slackwater.planning.metrics import Metrics
 from slackwater.planning.problem import Problem
 from slackwater.units import iso
@@ -60,6 +60,8 @@ class Plan:
     solver: str
     level: float | None = None
     """For alpha = "max-min": the least utility of any client, kg, which comes first."""
+    levels: NDArray[np.uint8] | None = None
+    """[client, slot], number of the level at which a client trains, 0 for full power; None: always full power."""
     recommended: Recommendation | None = None
     """How to train it; None unless the plan was made with `auto=True`."""
 
@@ -118,12 +120,30 @@ class Plan:
     @cached_property
     def emissions(self) -> Emissions:
         """Return the emissions by client and cause, kg."""
-        return emissions(self.problem, self.packed, self.end)
+        return emissions(self.problem, self.packed, self.end, self.levels)
 
     @property
     def emissions_kg(self) -> float:
-        """Return all emissions of the plan, kg: training, idle, server, network and evaluation."""
+        """Return all emissions of the plan, kg: training, idle, server, network, evaluation and starts."""
         return self.emissions.total_kg
+
+    @property
+    def money(self) -> float | None:
+        """Return the price of the plan's electricity, in the currency of the problem's prices; None without prices."""
+        return self.emissions.money
+
+    @property
+    def kg_by_slot(self) -> NDArray[np.float64]:
+        """Return the emissions from all causes [slot], kg; 0 after the end."""
+        return kg_by_slot(self.problem, self.packed, self.end, self.levels)
+
+    @cached_property
+    def work(self) -> NDArray[np.float64]:
+        """Return the work in each slot [client, slot]: 1 at full power, less at a lower level, 0 without training."""
+        if self.levels is None:
+            return self.matrix.astype(np.float64)
+        at_level = np.take_along_axis(self.problem.costs.level_work, self.levels.astype(np.intp), axis=1)
+        return np.where(self.matrix, at_level, 0.0)
 
     @cached_property
     def slots_per_client(self) -> NDArray[np.int64]:
@@ -134,6 +154,13 @@ class Plan:
     def metrics(self) -> Metrics:
         """Return the participation, correlation and fairness of the schedule."""
         return Metrics.of(self.packed, self.before, self.emissions.training_kg)
+
+    def lower_work(self, slot: int) -> dict[int, float]:
+        """Return client -> work in a slot, of the clients that train there below full power."""
+        if self.levels is None:
+            return {}
+        lower = np.flatnonzero(self.matrix[:, slot] & (self.levels[:, slot] > 0))
+        return {int(client): float(self.work[client, slot]) for client in lower}
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON; the file appears whole or not at all."""
@@ -157,5 +184,6 @@ class Plan:
         return plan_to_dict(self)
 
     def _check_storable(self) -> None:
-        if self.problem.earned_kg is not None or self.problem.g_max_kg is not None:
+        problem = self.problem
+        if any(past is not None for past in (problem.earned_kg, problem.g_max_kg, problem.up_before)):
             raise ScenarioError("A plan for the rest of a run cannot be saved on its own; keep the state of the run.")

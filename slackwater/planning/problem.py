@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from slackwater.errors import DataError, ScenarioError
+from slackwater.intensity.prices import Prices
 from slackwater.intensity.traces import Provenance, Traces
-from slackwater.planning.fleet import Client, Fleet, available_slots
+from slackwater.planning.fleet import NO_LIMIT, Client, Fleet, available_slots, is_finite_number
 from slackwater.registry import unknown_key
 from slackwater.units import energy_kwh, iso, utc
 
@@ -109,7 +108,7 @@ def _exponent(alpha: object) -> float:
 
 
 RoundCause = Literal["training", "network", "evaluation"]
-"""Causes for which a client-slot is charged, besides the idle draw."""
+"""Causes for which a client-slot is charged, besides the idle draw and starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -125,7 +124,7 @@ class Costs:
     energy_kwh: NDArray[np.float64] = field(init=False)
     """[client], all that one round adds to the idle draw: training, network and evaluation."""
     idle_kwh: NDArray[np.float64]
-    """[client], idle energy of one slot, PUE included."""
+    """[client], idle energy of one slot, PUE included; 0 for a client that sleeps, see `up_kwh`."""
     row: NDArray[np.intp]
     """[client], row of the intensity."""
     intensity: NDArray[np.float64]
@@ -136,9 +135,37 @@ class Costs:
     """[mask, slot], whether clients with this mask can train."""
     server_kg: NDArray[np.float64] | None = None
     """[slot], charged once in each slot in which anyone trains; None without a server."""
+    server_kwh: float = 0.0
+    """Energy of the server in a slot, PUE included; 0 where only its kg are known."""
+    sleeps: NDArray[np.bool_]
+    """[client], whether the client is off between blocks; the next four fields say nothing about others."""
+    up_kwh: NDArray[np.float64]
+    """[client], idle energy of a slot in which a sleeping client is up, PUE included; 0 for others."""
+    startup_kwh: NDArray[np.float64]
+    """[client], energy of one start, PUE included, spread evenly over its `lead` slots or in the block's first slot."""
+    lead: NDArray[np.intp]
+    """[client], slots that a start takes before the block's first slot."""
+    min_block: NDArray[np.intp]
+    """[client], least number of slots in a block; a block may be shorter only at the end of the run."""
+    level_training_kwh: NDArray[np.float64]
+    """[client, level], `training_kwh` at each level, full power first; NaN where the client has fewer levels."""
+    level_evaluation_kwh: NDArray[np.float64]
+    """[client, level], `evaluation_kwh` at each level."""
+    level_kwh: NDArray[np.float64] = field(init=False)
+    """[client, level], `energy_kwh` at each level; a single column if no client has levels."""
+    level_work: NDArray[np.float64]
+    """[client, level], share of the work of full power; 0 where the client has fewer levels."""
+    price: NDArray[np.float64] | None = None
+    """[row, slot], currency per kWh; may be negative. None without prices."""
+    server_price: NDArray[np.float64] | None = None
+    """[slot], the same in the server's zone; None without prices or without the server's energy."""
+    price_weight: float = 0.0
+    """kg CO2e that one unit of currency counts as in the utility."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "energy_kwh", self.training_kwh + self.network_kwh + self.evaluation_kwh)
+        put = object.__setattr__
+        put(self, "energy_kwh", self.training_kwh + self.network_kwh + self.evaluation_kwh)
+        put(self, "level_kwh", self.level_training_kwh + self.network_kwh[:, None] + self.level_evaluation_kwh)
 
     @property
     def round_kwh(self) -> dict[RoundCause, NDArray[np.float64]]:
@@ -165,7 +192,14 @@ class Costs:
         """Return the dearest client-slot of the horizon, kg: the paper's g_max, the same for every end time."""
         peak = np.zeros(len(self.intensity))
         np.maximum.at(peak, self.row, self.energy_kwh)
-        return float((peak * self.intensity.max(axis=1)).max())
+        return float((peak * self.weighed.max(axis=1)).max())
+
+    @property
+    def weighed(self) -> NDArray[np.float64]:
+        """Return what utilities count per kWh [row, slot], kg: the intensity, and the price times its weight."""
+        if self.price is None or not self.price_weight:
+            return self.intensity
+        return self.intensity + self.price_weight * self.price
 
     def dense(
         self, clients: slice | NDArray[np.intp] = slice(None), *, kwh: NDArray[np.float64] | None = None
@@ -177,6 +211,10 @@ class Costs:
         """Return the idle emissions of all clients together [slot], kg."""
         per_row = np.bincount(self.row, weights=self.idle_kwh, minlength=len(self.intensity))
         return per_row @ self.intensity
+
+    def levels(self, client: int) -> int:
+        """Return the number of levels of a client; 1 is full power only."""
+        return int(np.count_nonzero(self.level_work[client]))
 
     def can_train(self, clients: slice | NDArray[np.intp] = slice(None)) -> NDArray[np.bool_]:
         """Return the availability of some clients [client, slot]."""
@@ -207,7 +245,7 @@ class Server:
             raise ScenarioError(f"The server's zone must be text, not {self.zone!r}.")
         for key, least in (("power_w", 0), ("pue", 1)):
             value = getattr(self, key)
-            if not _is_number(value) or value < least:
+            if not is_finite_number(value) or value < least:
                 raise ScenarioError(f"The server's {key} must be a number of at least {least}, not {value!r}.")
 
 
@@ -240,6 +278,8 @@ class Problem:
     """With "all", a window that meets an unavailable client is rejected; with "available", the others train in it."""
     max_parallel: int | None = None
     """Most clients in a slot before the window."""
+    min_parallel: int | None = None
+    """Quorum: in a slot before the window nobody trains, or at least so many clients do."""
     server: Server | None = None
     server_kg: ArrayLike | None = None
     """[slot], kg charged in each slot in which anyone trains; replaces `server`."""
@@ -249,12 +289,20 @@ class Problem:
     """Energy of the network per GB (10^9 bytes) sent, at the intensity of the client's zone, without PUE."""
     evaluation_share: float = 0.0
     """Energy of evaluating on the clients, as a share of the energy of training."""
+    price: Prices | None = None
+    """Price of electricity in the zones of all clients and of the server."""
+    price_weight: float = 0.0
+    """kg CO2e that one unit of currency counts as when slots are chosen; 0: prices are only reported."""
+    budget_money: float | None = None
+    """Most that the electricity of the run may cost, in the currency of the prices; None: no limit."""
     available: ArrayLike | None = None
     """[client, slot], False where a client cannot train, in addition to its `unavailable` periods."""
     earned_kg: ArrayLike | None = None
     """[client], utility from slots trained before this horizon, the sum of their (g_max - g), kg: fairness counts the past."""
     trained_ago: ArrayLike | None = None
     """[client], slots since each last trained before this horizon, for `recall`; None: long ago."""
+    up_before: ArrayLike | None = None
+    """[client], slots in a row that a sleeping client has been up just before this horizon, 0 if it is off; None: all off."""
     g_max_kg: float | None = None
     """Reference of utilities if this horizon is the rest of a longer one. Default: its dearest client-slot."""
     reported_by: Mapping[str, str] = field(default_factory=dict)
@@ -275,11 +323,11 @@ class Problem:
                 f"The fine-tuning window of {self.fine_tune} slots is longer than the horizon of {self.horizon} "
                 f"(rounds + slack). Shorten fine_tune or add slack."
             )
-        if not _is_number(self.budget_kg) or self.budget_kg <= 0:
+        if not is_finite_number(self.budget_kg) or self.budget_kg <= 0:
             raise ScenarioError(f"budget_kg must be a number above 0, in kg, not {self.budget_kg!r}.")
         put(self, "budget_kg", float(self.budget_kg))
         if self.round_minutes is not None:
-            if not _is_number(self.round_minutes) or not 0 < self.round_minutes <= self.traces.slot_minutes:
+            if not is_finite_number(self.round_minutes) or not 0 < self.round_minutes <= self.traces.slot_minutes:
                 raise ScenarioError(
                     f"round_minutes must be above 0 and at most the slot's {self.traces.slot_minutes} minutes, "
                     f"not {self.round_minutes!r}. Raise slot_minutes for longer rounds."
@@ -289,7 +337,9 @@ class Problem:
             raise ScenarioError(f"window must be 'all' or 'available', not {self.window!r}.")
         if self.max_parallel is not None:
             put(self, "max_parallel", _whole("max_parallel", self.max_parallel, least=1))
+        self._check_quorum()
         self._check_overheads()
+        self._check_prices()
         if self.server is not None and self.server_kg is not None:
             raise ScenarioError("Give the server's zone and power, or its kg per slot, not both.")
         if self.server is not None and not isinstance(self.server, Server):
@@ -299,6 +349,7 @@ class Problem:
         Utility.parse(self.alpha)
         if not isinstance(self.alpha, str):
             put(self, "alpha", float(self.alpha))
+        self._check_up_before()
         _ = self.costs  # zones, availability and the reach of the traces are checked now, not when planning starts
         self._check_past()
 
@@ -410,17 +461,55 @@ class Problem:
         masks, mask = self._availability()
         training = np.where(np.isnan(fleet.energy_kwh), added, fleet.energy_kwh) * fleet.pue
         sent_gb = _WAYS * (self.model_mb or 0.0) / _MB_PER_GB
+        idle, sleeps = energy_kwh(fleet.idle_w, hours) * fleet.pue, fleet.sleeps  # type: ignore[arg-type]
+        at_level, work = self._levels(training, round_hours)
+        price, server_price = self._prices([str(zone) for zone in zones])
         return Costs(
             training_kwh=training,
             network_kwh=np.full(len(fleet), self.network_kwh_per_gb * sent_gb),
             evaluation_kwh=self.evaluation_share * training,
-            idle_kwh=energy_kwh(fleet.idle_w, hours) * fleet.pue,  # type: ignore[arg-type]
+            idle_kwh=np.where(sleeps, 0.0, idle),
             row=which.reshape(-1).astype(np.intp),
             intensity=np.ascontiguousarray(traces.intensity[rows]),
             available=masks,
             mask=mask,
             server_kg=self._server_costs(traces),
+            server_kwh=0.0 if self.server is None else energy_kwh(self.server.power_w, hours) * self.server.pue,
+            sleeps=sleeps,
+            up_kwh=np.where(sleeps, idle, 0.0),
+            startup_kwh=fleet.startup_kwh * fleet.pue,
+            lead=np.ceil(fleet.startup_minutes / self.traces.slot_minutes).astype(np.intp),
+            min_block=fleet.min_block_slots.astype(np.intp),
+            level_training_kwh=at_level,
+            level_evaluation_kwh=self.evaluation_share * at_level,
+            level_work=work,
+            price=price,
+            server_price=server_price,
+            price_weight=self.price_weight,
         )
+
+    def _levels(
+        self, training_kwh: NDArray[np.float64], round_hours: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the training energy of a round and the work [client, level], full power first."""
+        fleet = self.fleet
+        most = max(map(len, fleet.levels.values()), default=1)
+        kwh, work = np.full((len(fleet), most), np.nan), np.zeros((len(fleet), most))
+        kwh[:, 0], work[:, 0] = training_kwh, 1.0
+        for client, levels in fleet.levels.items():
+            for number, level in enumerate(levels[1:], start=1):
+                added = energy_kwh(level.power_w - fleet.idle_w[client], round_hours)
+                kwh[client, number], work[client, number] = added * fleet.pue[client], level.work
+        return kwh, work
+
+    def _prices(self, zones: Sequence[str]) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
+        """Return the price in the clients' zones [row, slot] and in the server's [slot]."""
+        if self.price is None:
+            return None, None
+        rows = [self.price.index(zone) for zone in zones]  # a missing zone is told before missing hours
+        server = None if self.server is None else self.price.index(self.server.zone)
+        prices = self.price.window(self.first_slot, self.horizon).per_kwh
+        return np.ascontiguousarray(prices[rows]), None if server is None else prices[server]
 
     @cached_property
     def g_max(self) -> float:
@@ -437,15 +526,60 @@ class Problem:
         return self.first_slot + timedelta(minutes=self.traces.slot_minutes * slot)
 
     def _check_overheads(self) -> None:
-        if self.model_mb is not None and not (_is_number(self.model_mb) and 0 < self.model_mb <= _MOST_MODEL_MB):
+        if self.model_mb is not None and not (is_finite_number(self.model_mb) and 0 < self.model_mb <= _MOST_MODEL_MB):
             raise ScenarioError(
                 f"model_mb must be the size of the model in MB (10^6 bytes), above 0 and at most {_MOST_MODEL_MB:g}, not "
                 f"{self.model_mb!r}. Leave it out to ignore the network."
             )
         for name in ("network_kwh_per_gb", "evaluation_share"):
             value = getattr(self, name)
-            if not _is_number(value) or value < 0:
+            if not is_finite_number(value) or value < 0:
                 raise ScenarioError(f"{name} must be a number of at least 0, not {value!r}.")
+
+    def _check_quorum(self) -> None:
+        if self.min_parallel is None:
+            return
+        least = _whole("min_parallel", self.min_parallel, least=1)
+        object.__setattr__(self, "min_parallel", least)
+        if least > len(self.fleet):
+            raise ScenarioError(
+                f"min_parallel asks for {least} clients in a slot, but there are {len(self.fleet)}. Lower it, or add clients."
+            )
+        if self.max_parallel is not None and least > self.max_parallel:
+            raise ScenarioError(
+                f"min_parallel is {least}, more than max_parallel ({self.max_parallel}). Lower it, or raise max_parallel."
+            )
+
+    def _check_prices(self) -> None:
+        if self.price is not None and not isinstance(self.price, Prices):
+            raise ScenarioError(f"price must be Prices, not {self.price!r:.80}.")
+        if self.price is not None and self.price.slot_minutes != self.traces.slot_minutes:
+            raise ScenarioError(
+                f"The prices have slots of {self.price.slot_minutes} minutes, the intensity of {self.traces.slot_minutes}. "
+                "Give both for the same slots."
+            )
+        if not is_finite_number(self.price_weight) or self.price_weight < 0:
+            raise ScenarioError(
+                f"price_weight must be a number of at least 0, in kg per unit of currency, not {self.price_weight!r}."
+            )
+        object.__setattr__(self, "price_weight", float(self.price_weight))
+        if self.budget_money is not None:
+            if not is_finite_number(self.budget_money):
+                raise ScenarioError(f"budget_money must be a number, in the currency, not {self.budget_money!r}.")
+            object.__setattr__(self, "budget_money", float(self.budget_money))
+        if self.price is None and (self.price_weight or self.budget_money is not None):
+            needs = "price_weight" if self.price_weight else "budget_money"
+            raise ScenarioError(f"{needs} needs prices. Name a file in [price], or leave {needs} out.")
+
+    def _check_up_before(self) -> None:
+        if self.up_before is None:
+            return
+        before = _numbers("up_before", self.up_before)
+        if before.shape != (len(self.fleet),) or not np.all((before >= 0) & (before == np.floor(before))):
+            raise ScenarioError(
+                f"up_before must hold a whole number of slots, at least 0, for each of the {len(self.fleet)} clients."
+            )
+        object.__setattr__(self, "up_before", np.minimum(before, NO_LIMIT).astype(np.int64))
 
     def _check_past(self) -> None:
         if self.earned_kg is not None:
@@ -474,7 +608,7 @@ class Problem:
         if self.g_max_kg is None:
             return
         dearest = self.costs.g_max
-        if not _is_number(self.g_max_kg) or self.g_max_kg < dearest:
+        if not is_finite_number(self.g_max_kg) or self.g_max_kg < dearest:
             raise ScenarioError(
                 f"g_max_kg must be at least the {dearest:.6g} kg of the dearest client-slot, not {self.g_max_kg!r}."
             )
@@ -541,7 +675,8 @@ class Problem:
 
 
 _NOT_SETTINGS = {
-    "clients", "traces", "budget_kg", "server", "server_kg", "available", "earned_kg", "trained_ago", "g_max_kg", "reported_by",
+    "clients", "traces", "budget_kg", "server", "server_kg", "available", "earned_kg", "trained_ago", "up_before", "g_max_kg",
+    "reported_by", "price",
 }  # fmt: skip
 SETTINGS = tuple(one.name for one in fields(Problem) if one.name not in _NOT_SETTINGS)
 """Fields that are keys of the scenario file with the same name, in plain types; the plan file stores them unchanged."""
@@ -551,10 +686,6 @@ def _whole(name: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise ScenarioError(f"{name} must be a whole number of at least {least}, not {value!r}.")
     return int(value)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_)) and math.isfinite(value)
 
 
 def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_left
+from datetime import timedelta
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from slackwater.errors import InfeasibleError, ScenarioError
-from slackwater.planning.emissions import emissions
+from slackwater.planning.emissions import Emissions, emissions, utilities_of
 from slackwater.planning.exact import BUDGET_ROUNDING
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
+from slackwater.planning.states import reachable
 from slackwater.units import iso
 
 GIVEN = "given"
 
 
-def plan_from_matrix(problem: Problem, matrix: ArrayLike, *, end: int) -> Plan:
+def plan_from_matrix(problem: Problem, matrix: ArrayLike, *, end: int, levels: ArrayLike | None = None) -> Plan:
     """Return the plan of a schedule [client, slot] over the whole horizon that ends at s = `end`.
 
-    The schedule must meet the problem's constraints: window, availability, limits and budget. Its bound is the trivial
+    The schedule must meet the problem's constraints: window, availability, limits and budgets. Its bound is the trivial
     one, so its gap says little.
+
+    Args:
+        problem: Clients, intensity and budget.
+        matrix: [client, slot], whether a client trains.
+        end: The end time s.
+        levels: [client, slot], number of the level at which each trains. Default: full power.
     """
     began = time.perf_counter()
     chosen = _as_schedule(problem, matrix)
@@ -35,7 +44,9 @@ def plan_from_matrix(problem: Problem, matrix: ArrayLike, *, end: int) -> Plan:
         raise ScenarioError(f"With s={end} the window of {problem.fine_tune} slots would begin before the first slot.")
     _check_slots(problem, chosen, before, stop)
     _check_limits(problem, chosen[:, :before])
-    made = unproved_plan(problem, np.packbits(chosen, axis=1), end=int(end), solver=GIVEN, began=began)
+    at_level = None if levels is None else _as_levels(problem, levels)
+    packed = np.packbits(chosen, axis=1)
+    made = unproved_plan(problem, packed, end=int(end), solver=GIVEN, began=began, levels=at_level)
     if made.emissions_kg > problem.budget_kg * (1 + BUDGET_ROUNDING):
         raise InfeasibleError(
             f"The schedule emits {made.emissions_kg:.6g} kg, over the budget of {problem.budget_kg:.6g} kg. Raise "
@@ -43,14 +54,27 @@ def plan_from_matrix(problem: Problem, matrix: ArrayLike, *, end: int) -> Plan:
             least_budget_kg=made.emissions_kg,
             end=int(end),
         )
+    if too_dear(problem, made.money):
+        raise InfeasibleError(
+            f"The schedule costs {made.money:.6g}, over budget_money = {problem.budget_money:.6g}. Raise budget_money to "
+            "that, or take slots out.",
+            end=int(end),
+        )
     return made
 
 
-def unproved_plan(problem: Problem, packed: NDArray[np.uint8], *, end: int, solver: str, began: float) -> Plan:
+def unproved_plan(
+    problem: Problem,
+    packed: NDArray[np.uint8],
+    *,
+    end: int,
+    solver: str,
+    began: float,
+    levels: NDArray[np.uint8] | None = None,
+) -> Plan:
     """Return a plan with a trivial bound: all clients in every slot of the horizon. It proves nothing about quality."""
     everyone = np.packbits(problem.costs.can_train(), axis=1)
-    u = emissions(problem, packed, end).utility
-    most = emissions(problem, everyone, problem.horizon - problem.rounds).utility
+    u, most = utilities_of(problem, packed, levels), utilities_of(problem, everyone)
     value, bound = _objective(problem, u), _objective(problem, most)
     return Plan(
         problem=problem,
@@ -61,6 +85,7 @@ def unproved_plan(problem: Problem, packed: NDArray[np.uint8], *, end: int, solv
         gap=max(0.0, bound - value) / max(abs(bound), abs(value), np.finfo(float).tiny),
         seconds=time.perf_counter() - began,
         solver=solver,
+        levels=levels,
     )
 
 
@@ -86,6 +111,16 @@ def _as_schedule(problem: Problem, matrix: ArrayLike) -> NDArray[np.bool_]:
     if given.dtype != bool and not np.isin(given, (0, 1)).all():
         raise ScenarioError("The schedule must hold only 0 and 1 (or False and True).")
     return given.astype(bool)
+
+
+def _as_levels(problem: Problem, levels: ArrayLike) -> NDArray[np.uint8]:
+    given, wanted = np.asarray(levels), (len(problem.fleet), problem.horizon)
+    if given.shape != wanted or not np.isin(given, range(problem.costs.level_work.shape[1])).all():
+        raise ScenarioError(f"levels must hold the number of a level, 0 for full power, in the shape {wanted}.")
+    numbers = given.astype(np.uint8)
+    if (np.take_along_axis(problem.costs.level_work, numbers.astype(np.intp), axis=1) == 0).any():
+        raise ScenarioError("levels names a level that its client does not have.")
+    return numbers
 
 
 def _check_slots(problem: Problem, chosen: NDArray[np.bool_], before: int, stop: int) -> None:
@@ -127,6 +162,12 @@ def _check_limits(problem: Problem, earlier: NDArray[np.bool_]) -> None:
     if most is not None and together.max(initial=0) > most:
         slot = int(together.argmax())
         raise ScenarioError(f"{together[slot]} clients train in slot {slot}; max_parallel allows {most}.")
+    least = problem.min_parallel
+    if least is not None and len(few_slots := np.flatnonzero((together > 0) & (together < least))):
+        slot = int(few_slots[0])
+        raise ScenarioError(
+            f"{together[slot]} clients train in slot {slot}; min_parallel asks for at least {least}, or nobody."
+        )
 
 
 def _first(problem: Problem, wrong: NDArray[np.bool_], offset: int, verb: str = "trains") -> str | None:
@@ -144,22 +185,33 @@ NO_SLACK = "no-slack"
 def no_slack_plan(problem: Problem) -> Plan:
     """Return the baseline: all clients in slots 0 .. n-1, with n the most whole rounds that budget and traces allow.
 
-    The problem's rounds, slack, fine-tuning window and `max_parallel` are ignored. Idle and server draw count, and
-    unavailable clients skip their slots. The plan's own problem has `rounds` = n and no window: its end is s = 0.
+    The problem's rounds, slack, fine-tuning window, `max_parallel` and `min_parallel` are ignored. Idle and server draw
+    count. Unavailable clients skip their slots, and clients that sleep start in the first slot. The plan's own problem
+    has `rounds` = n and no window: its end is s = 0.
     """
     began = time.perf_counter()
     longest = _reach(problem)
     everyone = problem.with_settings(
-        rounds=longest, slack=0, deadline=None, fine_tune=0, recall=0, max_parallel=None, window="available"
-    )
+        rounds=longest, slack=0, deadline=None, fine_tune=0, recall=0, max_parallel=None, min_parallel=None,
+        window="available",
+    )  # fmt: skip
     costs = everyone.costs
-    there = costs.can_train()
+    there = reachable(everyone)
     per_slot = (costs.dense() * there).sum(axis=0) + costs.idle_kg()
     if costs.server_kg is not None:
         per_slot = per_slot + np.where(there.any(axis=0), costs.server_kg, 0.0)
     paid = int(np.searchsorted(np.cumsum(per_slot), problem.budget_kg * (1 + BUDGET_ROUNDING), side="right"))
+    if costs.sleeps.any() or problem.budget_money is not None:  # starts and blocks, or prices: by trying
+        paid = bisect_left(range(1, paid + 1), True, key=lambda n: not _pays(everyone, there, n))
     if paid == 0:
         least = float(per_slot[0])
+        if costs.sleeps.any():
+            least = _first_slots(everyone, there, 1).total_kg
+        if least <= problem.budget_kg:
+            raise InfeasibleError(
+                f"budget_money = {problem.budget_money:g} does not pay one round of all {len(problem.fleet)} clients in the "
+                "first slot. Without slack no cheaper slot can be chosen; raise it."
+            )
         raise InfeasibleError(
             f"The budget of {problem.budget_kg:.6g} kg does not pay one round of all {len(problem.fleet)} clients: in the "
             f"first slot it costs {least:.6g} kg. Without slack no cheaper slot can be chosen; raise budget_kg to that.",
@@ -172,12 +224,34 @@ def no_slack_plan(problem: Problem) -> Plan:
     return unproved_plan(shown, np.packbits(matrix, axis=1), end=0, solver=NO_SLACK, began=began)
 
 
+def _first_slots(everyone: Problem, there: NDArray[np.bool_], slots: int) -> Emissions:
+    """Return the emissions of all available clients in the first slots."""
+    first = there & (np.arange(there.shape[1]) < slots)[None, :]
+    return emissions(everyone, np.packbits(first, axis=1), slots - everyone.rounds)
+
+
+def _pays(everyone: Problem, there: NDArray[np.bool_], slots: int) -> bool:
+    """Return whether both budgets pay for all available clients in the first slots."""
+    needs = _first_slots(everyone, there, slots)
+    return needs.total_kg <= everyone.budget_kg * (1 + BUDGET_ROUNDING) and not too_dear(everyone, needs.money)
+
+
+def too_dear(problem: Problem, money: float | None) -> bool:
+    """Return whether electricity of this price is over `budget_money`, if there is one."""
+    most = problem.budget_money
+    return most is not None and money is not None and money > most + BUDGET_ROUNDING * abs(most)
+
+
 def _reach(problem: Problem) -> int:
     """Return the number of slots from the problem's start that the traces and all arrays by slot cover."""
     offset = (problem.first_slot - problem.traces.start).total_seconds() / 60 / problem.traces.slot_minutes
     reach = problem.traces.slots - round(offset)
     if problem.available is not None:
         reach = min(reach, int(np.asarray(problem.available).shape[1]))
+    if problem.price is not None:
+        reach = min(
+            reach, int((problem.price.end - problem.first_slot) // timedelta(minutes=problem.price.slot_minutes))
+        )
     if problem.server_kg is not None:
         reach = min(reach, len(np.asarray(problem.server_kg)))
     return reach

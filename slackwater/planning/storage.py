@@ -19,19 +19,24 @@ from numpy.typing import NDArray
 from slackwater._version import __version__
 from slackwater.atomic import write_whole
 from slackwater.errors import DataError, ScenarioError, SlackwaterError
+from slackwater.intensity.prices import Prices
 from slackwater.intensity.traces import Factor, Provenance, Traces
-from slackwater.planning.fleet import NO_LIMIT, Fleet
+from slackwater.planning.fleet import NO_LIMIT, Fleet, Level
 from slackwater.planning.plan import Plan, Recommendation
 from slackwater.planning.problem import SETTINGS, Problem, Server
 from slackwater.units import iso, utc
 
-FORMAT = 2
+FORMAT = 3
 """Format number, raised when an older version could not read the files of this one.
 
-2: network and evaluation, which an older version would leave out of the costs. Plans without them are still written as 1.
+2: network and evaluation, which an older version would leave out of the costs.
+3: starts, minimum blocks, levels, prices and a quorum, which it would leave out too. A plan is written in the lowest format
+that holds it.
 """
 _FIRST_SETTINGS = ("rounds", "fine_tune", "alpha", "round_minutes", "window", "max_parallel")
 """Settings in every plan file. Settings added later keep their defaults when an older file is read."""
+_IF_USED = {"min_parallel": None, "price_weight": 0.0, "budget_money": None}
+"""Settings that are written only if they differ from this default, so that other plans keep their text."""
 _READABLE = 100_000
 """Arrays with more entries than this are packed."""
 LIMIT_VARIABLE = "SLACKWATER_MAX_PLAN_MB"
@@ -64,7 +69,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
     problem, traces = plan.problem, plan.problem.traces
     small = len(problem.fleet) * problem.horizon <= _READABLE
     return {
-        "format": FORMAT if problem.model_mb is not None or problem.evaluation_share else 1,
+        "format": _format(plan),
         "version": __version__,
         "status": plan.status,
         "message": plan.message,
@@ -74,6 +79,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "level": plan.level,
         "emissions_kg": plan.emissions_kg,
         "emissions_by_cause_kg": plan.emissions.by_cause_kg,
+        **_money(plan),
         "network_counted": problem.model_mb is not None,
         "budget_kg": problem.budget_kg,
         "seconds": plan.seconds,
@@ -85,6 +91,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "clients": _clients(problem.fleet),
         "slots_per_client": _array(plan.slots_per_client),
         "matrix": plan.matrix.astype(int).tolist() if small else _packed(plan.packed),
+        **({} if plan.levels is None else {"levels": plan.levels.tolist() if small else _packed(plan.levels)}),
         "metrics": {
             name: _array(np.array(value)) if isinstance(value, list) else value
             for name, value in plan.metrics.to_dict().items()
@@ -106,14 +113,53 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
             "zones": list(traces.zones),
             "values": _array(traces.window(problem.first_slot, problem.horizon).intensity),
         },
+        **({} if problem.price is None else {"price": _price(problem, problem.price)}),
         **({"report": dict(problem.reported_by)} if problem.reported_by else {}),
         **({} if plan.recommended is None else {"recommended": asdict(plan.recommended)}),
+    }
+
+
+def _format(plan: Plan) -> int:
+    problem = plan.problem
+    quorum = problem.min_parallel is not None
+    if (
+        plan.levels is not None
+        or quorum
+        or problem.price is not None
+        or problem.costs.sleeps.any()
+        or problem.fleet.levels
+    ):
+        return FORMAT
+    return 2 if problem.model_mb is not None or problem.evaluation_share else 1
+
+
+def _money(plan: Plan) -> dict[str, Any]:
+    """Return the price of the electricity, if there are prices."""
+    spent, price = plan.emissions, plan.problem.price
+    if price is None or spent.client_money is None:
+        return {}
+    return {
+        "money": spent.money,
+        "currency": price.currency,
+        "money_by_client": _array(spent.client_money),
+        "server_money": spent.server_money,
+    }
+
+
+def _price(problem: Problem, price: Prices) -> dict[str, Any]:
+    return {
+        "currency": price.currency,
+        "source": price.source,
+        "zones": list(price.zones),
+        "per_kwh": _array(price.window(problem.first_slot, problem.horizon).per_kwh),
     }
 
 
 def _settings(problem: Problem) -> dict[str, Any]:
     stored: dict[str, Any] = {}
     for name in SETTINGS:
+        if name in _IF_USED and getattr(problem, name) == _IF_USED[name]:
+            continue
         stored[name] = getattr(problem, name)
         if name == "start":  # in this place since the first version of the format
             stored["slot_minutes"] = problem.traces.slot_minutes
@@ -218,21 +264,30 @@ def _is_scenario(path: Path, content: bytearray) -> bool:
 
 
 def _clients(fleet: Fleet) -> Any:
-    if len(fleet) * len(fleet.__slots__) <= _READABLE:
+    if len(fleet) * _READ_COLUMNS <= _READABLE:
         return [
-            {key: getattr(client, key) for key in client.__slots__ if key != "required"}
-            | {"unavailable": list(client.unavailable)}
+            {key: getattr(client, key) for key in ("name", "zone", *_COLUMNS[:4])}
+            | {"unavailable": list(client.unavailable), "min_slots": client.min_slots, "max_slots": client.max_slots}
+            | {key: value for key, default in _SLEEP_COLUMNS.items() if (value := getattr(client, key)) != default}
+            | ({"levels": [asdict(level) for level in client.levels]} if client.levels else {})
             for client in fleet
         ]
-    columns = {key: _packed(getattr(fleet, key)) for key in _COLUMNS}  # packed, since JSON has no NaN
+    used = [key for key, default in _SLEEP_COLUMNS.items() if (getattr(fleet, key) != default).any()]
+    columns = {key: _packed(getattr(fleet, key)) for key in (*_COLUMNS, *used)}  # packed, since JSON has no NaN
+    levels = {str(i): [asdict(level) for level in found] for i, found in fleet.levels.items()}
     return columns | {
         "names": list(fleet.names),
         "zone": list(fleet.zone),
         "unavailable": {str(i): list(p) for i, p in fleet.unavailable.items()},
+        **({"levels": levels} if levels else {}),
     }
 
 
 _COLUMNS = ("power_w", "idle_w", "pue", "energy_kwh", "min_slots", "max_slots")
+_SLEEP_COLUMNS = {"startup_kwh": 0.0, "startup_minutes": 0.0, "min_block_slots": 1}
+"""Columns that are written only where they differ from this default."""
+_READ_COLUMNS = 9
+"""Columns that count for whether clients are listed one by one: the six above, names, zones and periods."""
 
 
 class _Unpacking:
@@ -284,8 +339,10 @@ def _fleet(data: Any, unpacking: _Unpacking) -> Fleet:
     if isinstance(data, dict):
         names, zones = _texts(data["names"], "names"), _texts(data["zone"], "zone")
         periods = {int(i): _texts(p, "unavailable") for i, p in data["unavailable"].items()}
-        columns = {key: unpacking.array(data[key], (len(zones),)) for key in _COLUMNS}
-        return Fleet.of(zones, names=names, unavailable=periods, **columns)
+        keys = (*_COLUMNS, *(key for key in _SLEEP_COLUMNS if key in data))
+        columns = {key: unpacking.array(data[key], (len(zones),)) for key in keys}
+        levels = {int(i): _levels(found) for i, found in data.get("levels", {}).items()}
+        return Fleet.of(zones, names=names, unavailable=periods, levels=levels, **columns)
     return Fleet.of(
         _texts([c["zone"] for c in data], "zone"),
         names=_texts([c["name"] for c in data], "name"),
@@ -296,7 +353,13 @@ def _fleet(data: Any, unpacking: _Unpacking) -> Fleet:
         idle_w=[c["idle_w"] for c in data],
         pue=[c["pue"] for c in data],
         min_slots=[c["min_slots"] for c in data],
+        levels={i: _levels(c["levels"]) for i, c in enumerate(data) if "levels" in c},
+        **{key: [c.get(key, default) for c in data] for key, default in _SLEEP_COLUMNS.items()},
     )
+
+
+def _levels(data: Any) -> list[Level]:
+    return [Level(power_w=_number(one, "power_w"), work=_number(one, "work")) for one in data]
 
 
 def _plan(data: dict[str, Any], unpacking: _Unpacking) -> Plan:
@@ -315,6 +378,13 @@ def _plan(data: dict[str, Any], unpacking: _Unpacking) -> Plan:
         if not np.isin(rows, (0, 1)).all():
             raise ValueError("the matrix holds other numbers than 0 and 1")
         packed = np.packbits(rows.astype(bool), axis=1)
+    levels = None
+    if "levels" in data:
+        numbers = unpacking.array(data["levels"], (len(fleet), horizon))
+        levels = numbers.astype(np.uint8)
+        most = np.array([len(fleet.levels.get(client, (None,))) for client in range(len(fleet))])
+        if (levels != numbers).any() or (levels >= most[:, None]).any():
+            raise ValueError("a slot has a level that its client does not have")
     problem = _problem(data, settings, intensity, fleet, horizon, unpacking)
     end = _whole(data, "end")
     if end > settings["slack"]:
@@ -331,6 +401,7 @@ def _plan(data: dict[str, Any], unpacking: _Unpacking) -> Plan:
         seconds=_number(data, "seconds"),
         solver=data["solver"],
         level=None if data["level"] is None else _number(data, "level"),
+        levels=levels,
         recommended=_recommendation(data.get("recommended")),  # older plans have none
     )
 
@@ -375,7 +446,22 @@ def _problem(
         server=Server(**server) if server else None,
         server_kg=unpacking.array(server_kg, (_length(server_kg),)) if server_kg else None,
         available=available,
+        price=_prices(data.get("price"), traces, unpacking),
         reported_by={str(name): str(text) for name, text in dict(data.get("report", {})).items()},
+    )
+
+
+def _prices(data: Any, traces: Traces, unpacking: _Unpacking) -> Prices | None:
+    if data is None:
+        return None
+    zones = _texts(data["zones"], "zones of the prices")
+    return Prices(
+        zones=zones,
+        start=traces.start,
+        per_kwh=unpacking.array(data["per_kwh"], (len(zones), traces.slots)).astype(np.float64, copy=False),
+        currency=_text(data, "currency"),
+        slot_minutes=traces.slot_minutes,
+        source=_text(data, "source"),
     )
 
 

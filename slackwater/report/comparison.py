@@ -17,6 +17,7 @@ from slackwater.intensity.traces import FACTORS
 from slackwater.ledger.queries import ClientSlot, PlanInForce, Work
 from slackwater.ledger.run import FILE
 from slackwater.ledger.schema import KINDS
+from slackwater.planning.emissions import waiting_kg
 from slackwater.planning.plan import Plan
 from slackwater.planning.schedule import no_slack_plan
 from slackwater.report.account import Snapshot, snapshot
@@ -260,24 +261,29 @@ class AnnualAverage:
 def same_work_without_slack(plan: Plan, work: Iterable[Work]) -> SameWork:
     """Move each client's slots to the first in which it can train, with the ledger's energy by cause.
 
-    As in the run, idle draw counts until the last of these slots, and the server in each of them.
+    As in the run, idle draw counts until the last of these slots, and the server in each of them. A client that sleeps
+    starts again where that costs less than waiting.
     """
     costs = plan.problem.costs
     row_of = {str(name): row for row, name in enumerate(plan.problem.fleet.names)}
     parts, length = [], 0
+    moved = np.zeros((costs.clients, (costs.slots + 7) // 8), dtype=np.uint8)
     for one in work:
-        if one.cause in ("idle", "server") or one.slots == 0:  # counted below
+        if one.cause in ("idle", "server", "startup") or one.slots == 0:  # counted below
             continue
         row = row_of.get(one.client)
         if row is None:
             return SameWork(kg=None, reason="A client of the ledger is not in the plan.")
         free = np.flatnonzero(costs.available[costs.mask[row]])
+        free = free[free >= costs.lead[row]] if costs.sleeps[row] else free  # after its first start
         if len(free) < one.slots:
             return SameWork(kg=None, reason="The plan's intensity does not cover all the work without slack.")
         slots = free[: one.slots]
-        length = max(length, int(slots[-1]) + 1) if one.cause == "training" else length
+        if one.cause == "training":
+            length = max(length, int(slots[-1]) + 1)
+            moved[row] = np.packbits(np.isin(np.arange(costs.slots), slots))
         parts.append(one.energy_kwh / one.slots * float(costs.intensity[costs.row[row], slots].sum()))
-    parts.append(float(costs.idle_kg()[:length].sum()))
+    parts.append(float(waiting_kg(plan.problem, moved, length - plan.problem.rounds)[:length].sum()))
     if costs.server_kg is not None:
         parts.append(float(costs.server_kg[:length].sum()))
     how = "Each client's slots from the first slot on, without waiting, at the plan's intensity"

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from slackwater.charts import style
 from slackwater.ledger.schema import KINDS
-from slackwater.planning.emissions import kg_by_slot
 from slackwater.report import tables
 from slackwater.report.account import share_of
 from slackwater.report.blocks import (
@@ -104,6 +103,9 @@ def _glance(statement: Statement, kg: Kilograms) -> Figures:
         )
     )
     items.append(_scope2_figure(statement, kg))
+    if statement.figures.money is not None:
+        note = "at the scenario's prices, for all energy in the ledger"
+        items.append(Figure("Electricity", f"{statement.figures.money:,.2f}", str(statement.figures.currency), note))
     if run.score is not None:
         note = f"on the test set; {run.client_rounds:,} client-rounds in {run.rounds:,} rounds"
         items.append(Figure(run.metric.title, style.score(run.metric, run.score), "", note))
@@ -129,9 +131,7 @@ def _charts(statement: Statement, kg: Kilograms) -> tuple[Drawing, ...]:
     first: list[float] = []
     if statement.planned.replans:
         plan = statement.plan
-        first = list(
-            accumulate(kg_by_slot(plan.problem, plan.packed, plan.end)[: plan.problem.rounds + plan.end].tolist())
-        )
+        first = list(accumulate(plan.kg_by_slot[: plan.problem.rounds + plan.end].tolist()))
     slots = max(len(both), len(first))
     course = progress(
         "Emissions over time",
@@ -293,6 +293,12 @@ def _uncertainty(statement: Statement, kg: Kilograms) -> tuple[Block, ...]:
     return (tables.uncertainty(statement, kg), Paragraph(range_text), Notes(found.sentences))
 
 
+_SLEEPING = (
+    "Clients with a start-up or a minimum block are off between blocks: they draw idle power only while they are up, and "
+    "every start is charged. "
+)
+
+
 def _method(statement: Statement) -> tuple[Block, ...]:
     run = statement.run
     return (
@@ -300,7 +306,9 @@ def _method(statement: Statement) -> tuple[Block, ...]:
             "kg CO2e = energy (kWh) x intensity (kg/kWh), for each client and each slot of "
             f"{run.slot_minutes} minutes. A charge is written before its slot is trained and never changed; a correction "
             "adds a line. Training is charged on top of idle draw. Idle draw is charged in every slot until the end, "
-            "the server in every slot with training. Idle draw, communication (network) and evaluation are charged if "
+            "the server in every slot with training. "
+            + (_SLEEPING if statement.plan.problem.costs.sleeps.any() else "")
+            + "Idle draw, communication (network) and evaluation are charged if "
             "the scenario gives them. Causes are named after the phases of arXiv 2602.00343. Energy includes PUE, "
             "if given."
         ),

@@ -133,6 +133,7 @@ class Statement:
         found |= {name: asdict(getattr(self, name)) for name in sections}
         for name, score in (("run", self.run.score), ("same_budget", self.same_budget.score)):
             found[name] |= self.run.metric.scored(score)
+        found["figures"] = self.figures.to_dict()
         found["settings"]["prepared_on"] = self.preparation.prepared_on
         found["slackwater"] = __version__
         found["scope2"] = asdict(self.scope2) | {

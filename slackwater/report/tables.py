@@ -8,6 +8,7 @@ from typing import Any
 from slackwater.charts import style
 from slackwater.ledger.schema import KINDS
 from slackwater.ledger.score import MetricLabel
+from slackwater.planning.plan import Plan
 from slackwater.report.account import CAUSES, SERVER, Group, share_of
 from slackwater.report.blocks import Block, Kilograms, Table, percent_change
 from slackwater.report.comparison import PlannedVsActual
@@ -69,10 +70,27 @@ def plan_facts(statement: Statement, kg: Kilograms) -> Table:
             f"{run.planned_rounds:,} slots without slack, {run.slack:,} of slack, {run.fine_tune:,} of fine-tuning",
         ),
         ("fairness", f"alpha {run.alpha}"),
+        *_more_plan_facts(statement.plan),
         ("proof", f"{run.plan_message} (solver: {run.solver})"),
         ("training", f"task {run.task}, aggregator {run.aggregator}, seed {run.seed}"),
     ]
     return _facts("", rows)
+
+
+def _more_plan_facts(plan: Plan) -> list[tuple[str, str]]:
+    """Return the facts of a plan with a quorum, prices or levels."""
+    problem, facts = plan.problem, []
+    if problem.min_parallel is not None:
+        facts.append(("quorum", f"at least {problem.min_parallel} clients in a used slot before the window"))
+    if problem.price is not None and plan.money is not None:
+        most = "" if problem.budget_money is None else f", at most {problem.budget_money:,.2f}"
+        weight = f"; 1 {problem.price.currency} counts as {problem.price_weight:g} kg" if problem.price_weight else ""
+        said = f"{plan.money:,.2f} {problem.price.currency}{most}{weight} ({problem.price.source})"
+        facts.append(("price of electricity, planned", said))
+    if plan.levels is not None:
+        lower = int((plan.matrix & (plan.levels > 0)).sum())
+        facts.append(("below full power", f"{lower:,} client-slots, with fewer local steps"))
+    return facts
 
 
 def happened(statement: Statement, kg: Kilograms) -> list[Block]:
@@ -323,19 +341,22 @@ def energy_factors(statement: Statement) -> Table:
     fleet, costs = statement.plan.problem.fleet, statement.plan.problem.costs
     count = min(len(fleet), MOST_ROWS)
     pue = "Energy includes PUE" + (", except that of the network." if costs.network_kwh.any() else ".")
+    sleeping = bool(costs.sleeps.any())
     rows = tuple(
         (
             str(fleet.names[i]),
             str(fleet.zone[i]),
-            f"{float(costs.energy_kwh[i]):,.4g}",
-            f"{float(costs.idle_kwh[i]):,.4g}",
+            " / ".join(f"{float(kwh):,.4g}" for kwh in costs.level_kwh[i, : costs.levels(i)]),
+            f"{float(costs.idle_kwh[i] + costs.up_kwh[i]):,.4g}",
+            *([f"{float(costs.startup_kwh[i]):,.4g}"] if sleeping else []),
             f"{float(fleet.pue[i]):g}",
         )
         for i in range(count)
     )
     return _table(
         "Energy as planned",
-        "client|zone|>kWh a round|>idle kWh a slot|>PUE",
+        f"client|zone|>kWh a round{' (by level)' if fleet.levels else ''}|>idle kWh a slot"
+        f"{'|>kWh a start' if sleeping else ''}|>PUE",
         rows,
         note=f"The first {count} of {len(fleet):,} clients." if len(fleet) > count else pue,
     )

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -30,6 +30,8 @@ class LocalWork:
     batch_size: int
     lr: float
     weight_decay: float
+    share: float = 1.0
+    """Share of the steps that a client below full power takes, rounded, at least one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,8 +47,22 @@ def stream(seed: int, *keys: int) -> int:
     return int(np.random.SeedSequence([seed, *keys]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
+def steps_of(samples: int, work: LocalWork) -> int:
+    """Return the number of local steps on this many samples."""
+    steps = work.steps if work.epochs is None else work.epochs * max(1, -(-samples // work.batch_size))
+    return steps if work.share == 1.0 else max(1, round(work.share * steps))
+
+
 def batches(samples: int, work: LocalWork, seed: int) -> list[Tensor | None]:
     """Return the indices of each step's batch, in shuffled epochs; None: the whole set, if it fits into a batch.
+
+    A client below full power takes the first of them.
+    """
+    return _all_batches(samples, work, seed)[: steps_of(samples, work)]
+
+
+def _all_batches(samples: int, work: LocalWork, seed: int) -> list[Tensor | None]:
+    """Return the batches at full power.
 
     Steps continue into the next epoch, so that every batch is full; with `epochs`, the last batch of each is the remainder.
     """
@@ -118,6 +134,7 @@ class Job:
     client: int
     samples: Data
     seed: int
+    share: float = 1.0  # of the local steps at full power
 
 
 SIDE_BY_SIDE = 1e8  # floating-point operations of a step from which clients train in parallel
@@ -165,7 +182,8 @@ class Workers:
                     with torch.random.fork_rng(enabled=self._random):
                         if self._random:
                             torch.manual_seed(stream(job.seed, MODEL))
-                        return train_locally(model, start, buffers, job.samples, self._task, self._work, job.seed)
+                        work = self._work if job.share == 1.0 else replace(self._work, share=job.share)
+                        return train_locally(model, start, buffers, job.samples, self._task, work, job.seed)
                 finally:
                     self._models.put(model)
 

@@ -39,6 +39,7 @@ from slackwater.training.local import (
     evaluate,
     evaluate_each,
     probe,
+    steps_of,
     stream,
 )
 from slackwater.training.process import save_model, stopping, threads
@@ -253,6 +254,7 @@ class Training:
                 seconds=time.perf_counter() - began,
                 accuracy=None if score is None else _known(score.value),
                 test_loss=None if score is None else score.loss,
+                work=self._work_done(due),
             )
             self._keep(done, score, warnings)
             if progress is not None:
@@ -302,7 +304,7 @@ class Training:
 
     def _train_clients(self, number: int, due: ScheduledRound) -> dict[int, LocalUpdate]:
         """Return updates by client, in the order of clients; a region's is the mean over the devices drawn from it."""
-        jobs = [job for client in due.clients for job in self._jobs(client, due.slot)]
+        jobs = [job for client in due.clients for job in self._jobs(client, due.slot, due.work.get(client, 1.0))]
         sent = self.workers.train(jobs, self.model.theta, self.model.buffers, self.stop)
         by_client: dict[int, list[LocalUpdate]] = {client: [] for client in due.clients}
         for job, update in zip(jobs, sent, strict=True):
@@ -311,14 +313,24 @@ class Training:
             by_client[job.client].append(update)
         return {client: _mean(updates) for client, updates in by_client.items()}
 
-    def _jobs(self, client: int, slot: int) -> list[Job]:
+    def _work_done(self, due: ScheduledRound) -> dict[str, float]:
+        """Return client -> share of its local steps at full power, after rounding, of clients below full power."""
+        full = self.settings.work
+        done: dict[str, float] = {}
+        for client, share in due.work.items():
+            held = [len(job.samples) for job in self._jobs(client, due.slot, share)]
+            taken = sum(steps_of(samples, replace(full, share=share)) for samples in held)
+            done[self.names[client]] = taken / sum(steps_of(samples, full) for samples in held)
+        return done
+
+    def _jobs(self, client: int, slot: int, share: float) -> list[Job]:
         seed = self.settings.seed
         if not self.regions:
-            return [Job(client=client, samples=self.data[client], seed=stream(seed, client, slot))]
+            return [Job(client=client, samples=self.data[client], seed=stream(seed, client, slot), share=share)]
         region = self.regions[client]
         draw = np.random.default_rng(stream(stream(seed, client, slot), DEVICES))
         chosen = sorted(int(i) for i in draw.choice(len(region), size=self.settings.devices_per_slot, replace=False))
-        return [Job(client=client, samples=region[i], seed=stream(seed, client, slot, i)) for i in chosen]
+        return [Job(client=client, samples=region[i], seed=stream(seed, client, slot, i), share=share) for i in chosen]
 
     def _probe(self, need: Need, samples: Mapping[int, int], slot: int) -> dict[int, Probe]:
         """Probe the current model on a number of samples of each client, drawn again in each slot."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -27,6 +27,8 @@ class ScheduledRound:
     pi: NDArray[np.float64]  # [client], share of the slots in which it trains, as known now
     weights: Mapping[int, float] | None = None
     """Client -> weight of its update, instead of the aggregator's; None: the aggregator's."""
+    work: Mapping[int, float] = field(default_factory=dict)
+    """Client -> share of the local steps, of clients below full power."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,6 +87,7 @@ class ByPlan:
             clients=tuple(int(client) for client in np.flatnonzero(self.matrix[:, slot])),
             in_window=slot in self.plan.window,
             pi=self.pi,
+            work=self.plan.lower_work(slot),
         )
 
     def charge(self, ledger: Ledger, due: ScheduledRound | None) -> None:

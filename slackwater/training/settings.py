@@ -17,6 +17,7 @@ from slackwater.ledger.run import Run
 from slackwater.ledger.score import ACCURACY
 from slackwater.planning.exact import BUDGET_ROUNDING
 from slackwater.planning.plan import DEFAULT_AGGREGATOR, Plan
+from slackwater.planning.schedule import too_dear
 from slackwater.planning.storage import plan_from_dict
 from slackwater.training.aggregators import make_aggregator
 from slackwater.training.global_model import IterateAverage, make_server
@@ -130,6 +131,11 @@ def check(plan: Plan, task: Task, settings: Settings) -> None:
     if plan.emissions_kg > problem.budget_kg * (1 + 2 * BUDGET_ROUNDING):
         raise OverBudgetError(
             f"The plan emits {plan.emissions_kg:.9g} kg, over its budget of {problem.budget_kg:.9g} kg. Training "
+            "does not start. Plan again."
+        )
+    if too_dear(problem, plan.money):
+        raise OverBudgetError(
+            f"The electricity of the plan costs {plan.money:.9g}, over budget_money = {problem.budget_money:.9g}. Training "
             "does not start. Plan again."
         )
     sampled = settings.devices_per_slot

@@ -89,6 +89,11 @@ class PolicySource:
             pairs = zip(self.probe_count, self.samples, strict=True)
             self.probe_share = np.array([share(policy.needs, int(m), int(n), work) for m, n in pairs])
         costs = self.problem.costs
+        if costs.sleeps.any():
+            raise ScenarioError(
+                "An online policy chooses slot by slot and cannot plan starts. Leave out startup_kwh, startup_minutes and "
+                "min_block_slots, or compare plans instead."
+            )
         self.g = costs.dense()
         self.training_g = costs.dense(kwh=costs.training_kwh)
         """[client, slot], kg of training alone, of which a probe is a share."""
@@ -226,7 +231,8 @@ class PolicySource:
     def _allowed(self, slot: int, choice: Choice) -> list[int]:
         """Return the chosen clients that are available, in the policy's order, cut at the limits."""
         free = self.there[:, slot] & (self.participation < self.problem.fleet.max_slots)
-        return [client for client in dict.fromkeys(int(c) for c in choice.clients) if free[client]][: self.most]
+        allowed = [client for client in dict.fromkeys(int(c) for c in choice.clients) if free[client]][: self.most]
+        return allowed if len(allowed) >= (self.problem.min_parallel or 1) else []
 
     def _price(self, slot: int, clients: Sequence[int]) -> float:
         """Return the kg of a round with these clients, with the server."""

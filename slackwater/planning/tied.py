@@ -1,0 +1,367 @@
+"""Tied clients: at most or at least so many in a slot, a server that is paid per slot, power levels, a second budget.
+
+Here a client's cheapest slots need not be its best ones, so the prefixes of `exact` do not apply: each client-slot is
+decided by itself. For any multipliers theta_c >= 0 (utility), nu_c (number of slots), lambda >= 0 (budgets) weak duality
+bounds every schedule with end time s by
+
+    sum_c max over (u, n) of [ F(u) - theta_c (u - b_c) - nu_c n ]  +  lambda R(s)  +  sum_{t before the window} slot_t
+
+where slot_t = max(0, best sum of between `fewest` and `parallel` of the w_ct, less lambda h_t), and w_ct = theta_c d_ct +
+nu_c - lambda g_ct at the level that is best. The last term is a prefix sum over t, so one pass bounds all end times. Every
+bound that is reported is computed here, whatever found the multipliers. Utilities and kg are in units of g_max.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slackwater.planning.exact import BUDGET_ROUNDING, Groups
+from slackwater.planning.problem import NOISE, Problem
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+_ROUNDING = 1e-12
+"""Share of its terms by which a bound is raised, so that rounding never makes it false."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fairness:
+    """F(v) = (v^alpha - 1) / alpha, which is log v for alpha = 0: a well-scaled form of the sum that a plan maximises."""
+
+    alpha: float
+    least: float
+    """F(0): the logarithm has the finite value that `Utility` gives a client without utility."""
+
+    def of(self, v: Array) -> Array:
+        """Return F(v), elementwise."""
+        positive = v > 0
+        safe = np.where(positive, v, 1.0)
+        value = np.log(safe) if self.alpha == 0 else (np.power(safe, self.alpha) - 1.0) / self.alpha
+        return np.where(positive, value, self.least)
+
+    def slope(self, v: Array) -> Array:
+        """Return F'(v) for v > 0."""
+        return np.power(v, self.alpha - 1.0)
+
+    def curvature(self, v: Array) -> Array:
+        """Return -F''(v) for v > 0."""
+        return (1.0 - self.alpha) * np.power(v, self.alpha - 2.0)
+
+    def peak(self, slope: Array) -> Array:
+        """Return the v at which F has this slope; for alpha = 1, where F rises faster than the slope, infinity."""
+        if self.alpha == 1.0:
+            return np.where(slope >= 1.0, 0.0, np.inf)
+        with np.errstate(divide="ignore"):
+            return np.power(slope, 1.0 / (self.alpha - 1.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prices:
+    """Multipliers of the bound."""
+
+    budget: Array
+    """[budget], lambda."""
+    utility: Array
+    """[client], theta."""
+    slot: Array
+    """[client], nu: above 0 where the least number of slots is binding, below 0 where the most is."""
+    late: Array
+    """[client], for the slot that `recall` asks for."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tied:
+    """The client-slots before the window of one end time. Arrays are [client], [slot], [client, slot] or [.., client, slot]."""
+
+    gains: Array
+    """[level, client, slot], utility."""
+    costs: Array
+    """[budget, level, client, slot]."""
+    usable: Mask
+    """[level, client, slot], whether the level may be used."""
+    fixed: Array
+    """[budget, slot], paid once if anyone trains."""
+    room: Array
+    """[budget], what the window and idle draw leave."""
+    base: Array
+    """[client], utility from the window and from before the horizon."""
+    low: NDArray[np.intp]
+    high: NDArray[np.intp]
+    recalled: Mask
+    """[client], whether it must train in one of the late slots."""
+    late: int
+    """First of the late slots."""
+    fewest: int
+    parallel: int
+    fairness: Fairness
+    least: Array
+    """[client], utility that each client must reach (max-min)."""
+
+    @cached_property
+    def open(self) -> Mask:
+        """Return whether a client can train in a slot at all [client, slot]."""
+        return np.asarray(self.usable.any(axis=0))
+
+    @cached_property
+    def best_gain(self) -> Array:
+        """Return the most utility of a client-slot [client, slot]; 0 where it cannot train."""
+        return np.asarray(np.where(self.usable, self.gains, 0.0).max(axis=0))
+
+    @cached_property
+    def reach(self) -> Array:
+        """Return the most utility that n slots give, above the base [client, n]."""
+        return reach_of(self.best_gain)
+
+    @cached_property
+    def alone(self) -> float:
+        """Return the sum of F to measure gaps from: of the window alone, with a first slot for clients it gives nothing."""
+        first = np.where(self.base > 0, self.base, self.best_gain.max(axis=1, initial=0.0))
+        return float(self.fairness.of(first).sum())
+
+    @cached_property
+    def alone_level(self) -> float:
+        """Return the least utility of any client from the window alone."""
+        return float(self.base.min())
+
+    def level_at(self, prices: Prices) -> NDArray[np.intp]:
+        """Return the level that is worth most at these prices [client, slot]."""
+        return np.asarray(self._worth(prices).argmax(axis=0))
+
+    def effective(self, level: NDArray[np.intp]) -> tuple[Array, Array]:
+        """Return the gains [client, slot] and costs [budget, client, slot] at given levels."""
+        if len(self.gains) == 1:
+            return self.gains[0], self.costs[:, 0]
+        take = level[None]
+        gain = np.take_along_axis(self.gains, take, axis=0)[0]
+        return gain, np.stack([np.take_along_axis(one, take, axis=0)[0] for one in self.costs])
+
+    def _worth(self, prices: Prices) -> Array:
+        worth = prices.utility[:, None] * self.gains - np.einsum("b,blct->lct", prices.budget, self.costs)
+        return np.where(self.usable, worth, -np.inf)
+
+    def worth(self, prices: Prices) -> Array:
+        """Return w, what a client-slot is worth at these prices [client, slot]; -inf where it cannot train."""
+        w = self._worth(prices)
+        w = (w[0] if len(w) == 1 else w.max(axis=0)) + prices.slot[:, None]
+        if self.recalled.any():
+            w[:, self.late :] += np.where(self.recalled, prices.late, 0.0)[:, None]
+        return np.asarray(w)
+
+    def slot_terms(self, worth: Array, prices: Prices) -> Array:
+        """Return what a slot adds to the bound [slot]."""
+        return np.maximum(best_sets(worth, self.fewest, self.parallel) - prices.budget @ self.fixed, 0.0)
+
+    def bound(self, prices: Prices) -> float:
+        """Return the bound on the sum of F at these multipliers."""
+        slots = self.slot_terms(self.worth(prices), prices)
+        clients = client_terms(self, self.base, prices, self.reach, self.low, self.high, self.least)
+        clients = clients - np.where(self.recalled, prices.late, 0.0)
+        return raised(clients, prices.budget * self.room, slots)
+
+    def level_bound(self, prices: Prices) -> float:
+        """Return the bound on the least utility of any client; `prices.utility` sums to 1."""
+        slots = self.slot_terms(self.worth(prices), prices)
+        counts = -np.minimum(prices.slot * self.low, prices.slot * self.high)
+        clients = prices.utility * self.base + counts - np.where(self.recalled, prices.late, 0.0)
+        high = np.minimum(self.high, self.reach.shape[1] - 1)
+        most = float((self.base + self.reach[np.arange(len(high)), high]).min())
+        return min(raised(clients, prices.budget * self.room, slots), most)
+
+
+def reach_of(gain: Array) -> Array:
+    """Return the sums of each client's n largest gains [client, n]."""
+    ordered = np.sort(gain, axis=1)[:, ::-1]
+    return np.concatenate([np.zeros((len(gain), 1)), np.cumsum(ordered, axis=1)], axis=1)
+
+
+def raised(*terms: Array) -> float:
+    """Return the sum of the terms, raised by what rounding may have lost."""
+    return sum(math.fsum(one.ravel()) for one in terms) + _ROUNDING * sum(float(np.abs(one).sum()) for one in terms)
+
+
+def best_sets(worth: Array, fewest: int, parallel: int) -> Array:
+    """Return the largest sum of between `fewest` and `parallel` entries of each column; -inf where too few can train."""
+    clients = len(worth)
+    if fewest > min(clients, parallel):
+        return np.full(worth.shape[1], -np.inf)
+    top = worth if parallel >= clients else -np.partition(-worth, parallel - 1, axis=0)[:parallel]
+    if fewest <= 1:
+        return np.asarray(np.maximum(top, 0.0).sum(axis=0))
+    top = -np.partition(-top, fewest - 1, axis=0)
+    return np.asarray(top[:fewest].sum(axis=0) + np.maximum(top[fewest:], 0.0).sum(axis=0))
+
+
+def client_terms(
+    tied: Tied, base: Array, prices: Prices, reach: Array, low: NDArray[np.intp], high: NDArray[np.intp], least: Array
+) -> Array:
+    """Return what each client adds to the bound, without recall; arrays may be [end, client]."""
+    fair, theta = tied.fairness, prices.utility
+    peak = fair.peak(np.maximum(theta, 1e-300))
+    floor = np.maximum(base, least)
+    most = base + reach[np.arange(len(theta)), np.minimum(high, reach.shape[1] - 1)]
+    u = np.maximum(np.minimum(np.maximum(peak, floor), most), floor)
+    value = fair.of(u) - theta * (u - base)
+    if fair.alpha == 0:
+        value = np.where(floor <= 0, np.maximum(value, fair.least), value)
+    priced = np.flatnonzero(prices.slot)
+    if not len(priced):
+        return np.asarray(value)
+    # Where slots have a price, the best number of them is looked for; few clients have one.
+    n = np.arange(reach.shape[1])
+    for c in priced:
+        b, f = np.atleast_1d(base[..., c]), np.atleast_1d(floor[..., c])
+        lo, hi = np.atleast_1d(low[..., c]), np.atleast_1d(high[..., c])
+        top = b[:, None] + reach[c]
+        at = np.maximum(np.minimum(np.maximum(peak[c], f)[:, None], top), f[:, None])
+        each = fair.of(at) - theta[c] * (at - b[:, None]) - prices.slot[c] * n
+        each = np.where((n >= lo[:, None]) & (n <= hi[:, None]) & (top >= f[:, None] * (1 - 1e-9)), each, -np.inf)
+        best = each.max(axis=1)
+        if fair.alpha == 0:
+            best = np.where((f <= 0) & (lo <= 0), np.maximum(best, fair.least), best)
+        value[..., c] = best if value.ndim > 1 else best[0]
+    return np.asarray(value)
+
+
+def client_values(tied: Tied, prices: Prices) -> Array:
+    """Return what a client adds to the bound if it gets n slots [client, n]; -inf where it cannot have n."""
+    fair, theta, base = tied.fairness, prices.utility[:, None], tied.base[:, None]
+    n = np.arange(tied.reach.shape[1])
+    floor = np.maximum(tied.base, tied.least)[:, None]
+    top = base + tied.reach
+    u = np.maximum(np.minimum(np.maximum(fair.peak(np.maximum(theta, 1e-300)), floor), top), floor)
+    value = fair.of(u) - theta * (u - base) - prices.slot[:, None] * n
+    if fair.alpha == 0:
+        value = np.where(floor <= 0, np.maximum(value, fair.least - prices.slot[:, None] * n), value)
+    fine = (n >= tied.low[:, None]) & (n <= tied.high[:, None]) & (top >= floor * (1 - 1e-9))
+    return np.where(fine, value, -np.inf)
+
+
+class EndTimes:
+    """All end times of a problem with tied clients: what each needs, and their bounds in one pass."""
+
+    def __init__(self, problem: Problem, ends: Sequence[int], groups: Groups) -> None:
+        self.problem, self.groups = problem, groups
+        costs, fleet = problem.costs, problem.fleet
+        self.unit = unit = groups.g_max or 1.0
+        clients, horizon = costs.clients, costs.slots
+        self.there: Mask = costs.can_train()
+        g = costs.dense() / unit
+        gain = groups.g_max / unit - g
+        self.gains: Array = np.where(gain > NOISE, gain, 0.0)[None]
+        self.costs: Array = g[None, None]
+        self.usable: Mask = self.there[None]
+        fixed = np.zeros(horizon) if costs.server_kg is None else costs.server_kg / unit
+        self.fixed: Array = fixed[None]
+        least = groups.utility.reported(0.0, 1) if groups.utility.kind == "log" else 0.0
+        log = groups.utility.kind == "log"
+        alpha = groups.utility.alpha
+        # The sum of f over clients is a linear function of the sum of F, with these two factors per client.
+        self.slope = 1.0 if log else alpha * unit**alpha
+        self.shift = (math.log(unit) - least) if log else unit**alpha
+        self.fairness = Fairness(alpha=alpha, least=-self.shift if log else -1.0 / alpha)
+        self.fewest = max(getattr(problem, "min_parallel", None) or 1, 1)
+        self.parallel = min(problem.max_parallel or clients, clients)
+        self.ends = np.asarray(ends, dtype=np.intp)
+        stop = problem.rounds + self.ends
+        self.before = stop - problem.fine_tune
+        self.possible: Mask = self.before >= 0
+        first = np.maximum(self.before, 0)
+
+        def window(values: Array) -> Array:
+            """Return sums over the window [.., end]."""
+            summed = np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(values, axis=-1)], axis=-1)
+            return np.asarray(summed[..., stop] - summed[..., first])
+
+        held = np.where(self.there, 1.0, 0.0)
+        in_window = np.rint(window(held))
+        if problem.window == "all":
+            self.possible &= (in_window == problem.fine_tune).all(axis=0)
+        earned = np.broadcast_to(np.asarray(problem.earned, dtype=float) / unit, (clients,))
+        base = earned[:, None] + window(np.where(self.there, self.gains[0], 0.0))
+        self.base: Array = np.where(base > NOISE, base, 0.0).T.copy()
+        """[end, client]."""
+        spent = window(np.where(self.there, g, 0.0).sum(axis=0)) + window(fixed * self.there.any(axis=0))
+        budget = problem.budget_kg * (1 + BUDGET_ROUNDING)
+        self.room: Array = ((budget - groups.idle_until[stop]) / unit - spent)[:, None]
+        """[end, budget]."""
+        usable = np.concatenate([np.zeros((clients, 1)), np.cumsum(self.there, axis=1)], axis=1)[:, first]
+        self.usable_slots = usable.T.astype(np.intp)
+        """[end, client], slots before the window in which it can train."""
+        self.high = np.minimum(fleet.max_slots[None, :], self.usable_slots).astype(np.intp)
+        late = np.maximum(first - problem.recall, 0)
+        total = np.concatenate([np.zeros((clients, 1)), np.cumsum(self.there, axis=1)], axis=1)
+        recalled = total[:, first] - total[:, late] > 0
+        ago = np.full(clients, np.inf) if problem.trained_ago is None else np.asarray(problem.trained_ago)
+        self.recalled: Mask = (recalled & (ago[:, None] + first > problem.recall) & bool(problem.recall)).T & (
+            self.high > 0
+        )
+        self.late = late
+        self.low = np.maximum(fleet.min_slots[None, :], self.recalled).astype(np.intp)
+        self.possible &= (self.low <= self.high).all(axis=1)
+        self.least = np.zeros(clients)
+        self._reach = reach_of(np.where(self.usable, self.gains, 0.0).max(axis=0))
+
+    def at(self, i: int, *, least: Array | None = None) -> Tied:
+        """Return the client-slots of an end time; those that alone exceed the budget are closed."""
+        before = int(self.before[i])
+        cost = self.costs[..., :before]
+        fits = (cost + self.fixed[:, None, None, :before] <= self.room[i][:, None, None, None]).all(axis=0)
+        return Tied(
+            gains=self.gains[..., :before],
+            costs=cost,
+            usable=self.usable[..., :before] & fits,
+            fixed=self.fixed[:, :before],
+            room=self.room[i],
+            base=self.base[i],
+            low=self.low[i],
+            high=self.high[i],
+            recalled=self.recalled[i],
+            late=int(self.late[i]),
+            fewest=self.fewest,
+            parallel=self.parallel,
+            fairness=self.fairness,
+            least=self.least if least is None else least,
+        )
+
+    def bounds(self, prices: Prices, least: Array | None = None, *, level: bool = False) -> Array:
+        """Return bounds for all end times at one set of multipliers [end]; the price of recall is not used."""
+        whole = self.whole
+        plain = Prices(budget=prices.budget, utility=prices.utility, slot=prices.slot, late=np.zeros_like(prices.late))
+        terms = whole.slot_terms(whole.worth(plain), plain)
+        slots = np.concatenate([[0.0], np.cumsum(terms)])[np.maximum(self.before, 0)]
+        least = self.least if least is None else least
+        if level:
+            clients = prices.utility * self.base - np.minimum(prices.slot * self.low, prices.slot * self.high)
+        else:
+            clients = client_terms(whole, self.base, plain, self._reach, self.low, self.high, least)
+        budgets = self.room * prices.budget
+        total = clients.sum(axis=1) + budgets.sum(axis=1) + slots
+        size = np.abs(clients).sum(axis=1) + np.abs(budgets).sum(axis=1) + slots
+        return np.where(self.possible, total + _ROUNDING * size, -np.inf)
+
+    @cached_property
+    def whole(self) -> Tied:
+        """Return all client-slots of the horizon, for the prefix sums."""
+        clients = len(self.base[0])
+        return Tied(
+            gains=self.gains,
+            costs=self.costs,
+            usable=self.usable,
+            fixed=self.fixed,
+            room=np.zeros(len(self.fixed)),
+            base=np.zeros(clients),
+            low=np.zeros(clients, dtype=np.intp),
+            high=np.full(clients, self.gains.shape[-1], dtype=np.intp),
+            recalled=np.zeros(clients, dtype=bool),
+            late=0,
+            fewest=self.fewest,
+            parallel=self.parallel,
+            fairness=self.fairness,
+            least=self.least,
+        )
