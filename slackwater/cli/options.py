@@ -262,6 +262,16 @@ def seconds(context: click.Context, parameter: click.Parameter, value: float) ->
     return value
 
 
+class Alpha(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic only in newer versions of click
+    """A fairness: a number, or a word such as log."""
+
+    name = "alpha"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        """Return the number or the word; the problem checks it."""
+        return number_or_word(str(value))
+
+
 def number_or_word(text: str) -> float | str:
     """Return a text as a number if it is one, else unchanged."""
     try:

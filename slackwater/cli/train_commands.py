@@ -126,6 +126,7 @@ def _who(names: tuple[str, ...]) -> str:
 BASELINE = "baseline"
 """Folder inside a run folder. It exists from the start if a baseline is to be trained, so that resume knows."""
 _TITLE = "no slack"
+_NOT_KEPT = "without --out nothing is kept: no model, no ledger, no report, and the run cannot be resumed"
 
 _OF_DATA = (
     task_data_option,
@@ -236,6 +237,8 @@ def train(
     """
     require("torch")
     no_run_in(out)
+    if out is None:
+        say(_NOT_KEPT)
     schedule = Plan.load(plan)
     task = make_task(options.pop("task"), schedule.problem.fleet.names, options)
     settings = {key: value for key, value in options.items() if key not in _TASK_CALLS}
@@ -276,6 +279,8 @@ def baseline(
     """
     require("torch")
     no_run_in(out)
+    if out is None:
+        say(_NOT_KEPT)
     problem = read_problem(scenario, data, fill_hours)
     task = make_task(options.pop("task"), problem.fleet.names, options)
     settings = {key: value for key, value in options.items() if key not in _TASK_CALLS}
