@@ -188,7 +188,8 @@ class Line:
     rounds: float
     client_rounds: float
     rho_h: float
-    """Heterogeneity before the window, as `Plan.metrics`: mean over the seeds, infinite if a client never trains in one."""
+    """Heterogeneity before the window, as in `Plan.metrics`: mean over the seeds in which all clients train before it;
+    infinite if there is none."""
     target: float
     reached: int
     """Seeds that reached the target accuracy."""
@@ -227,7 +228,7 @@ def _line(budget: float, method: str, group: list[dict[str, Any]], target: float
     tried = [row for row in group if row["status"] != INFEASIBLE]
     done = [row for row in tried if row["status"] != DIVERGED]
     ways = [way for row in done if (way := _way(row, target)) is not None]
-    rho = [float(row["rho_h"]) for row in done]  # float("inf") is infinite
+    rho = [float(row["rho_h"]) for row in done if row["rho_h"] != "inf"]
     return Line(
         budget_kg=budget,
         method=method,
@@ -240,7 +241,7 @@ def _line(budget: float, method: str, group: list[dict[str, Any]], target: float
         slots=_mean([row["slots"] for row in done]),
         rounds=_mean([row["rounds"] for row in done]),
         client_rounds=_mean([row["client_rounds"] for row in done]),
-        rho_h=_mean(rho),
+        rho_h=_mean(rho) if rho else math.inf if done else math.nan,
         target=target,
         reached=len(ways),
         hours_to_target=_mean([hours for hours, _ in ways]),
