@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from slackwater.intensity.providers.chain import register_provider
     from slackwater.intensity.providers.provider_errors import ProviderError
     from slackwater.intensity.traces import Traces
-    from slackwater.lab.policies import register_policy
+    from slackwater.lab.policies import compare_methods, register_policy
     from slackwater.ledger.ledger import Ledger, OverBudgetError
     from slackwater.ledger.run import Run
     from slackwater.live.folder import RunStopped
@@ -36,7 +36,7 @@ __all__ = [
     "Client", "DataError", "Fleet", "InfeasibleError", "Ledger", "LocalStep", "Metric", "MissingExtraError", "OverBudgetError", "Plan",
     "Problem", "ProviderError", "Result", "Run", "RunStopped", "Samples", "Scenario", "ScenarioError", "Server",
     "SlackwaterError", "Statement", "Task", "Traces", "TrainingDiverged", "TrainingStopped", "__version__",
-    "available_zones", "baseline", "compare", "forecast", "load_scenario", "load_traces", "plan",
+    "available_zones", "baseline", "compare", "compare_methods", "forecast", "load_scenario", "load_traces", "plan",
     "register_aggregator", "register_forecaster", "register_policy", "register_provider", "register_task", "rehearse",
     "report", "resume", "run", "savings", "tasks", "train",
 ]  # fmt: skip
@@ -48,7 +48,7 @@ _NAMES = {
     "intensity.load": "available_zones load_traces",
     "intensity.providers": "ProviderError register_provider",
     "intensity.traces": "Traces",
-    "lab.policies": "register_policy",
+    "lab.policies": "compare_methods register_policy",
     "ledger": "Ledger OverBudgetError Run",
     "live": "RunStopped",
     "planning.fleet": "Client Fleet",

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater.errors import DataError, ScenarioError
+from slackwater.lazy import Viewed
 from slackwater.units import iso, utc
 
 logger = logging.getLogger(__name__)
@@ -319,7 +320,7 @@ def _within(hours: tuple[str, ...], start: datetime, end: datetime) -> tuple[str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Traces:
+class Traces(Viewed):
     """Hold the intensity of zones over consecutive slots; a request outside of them is an error."""
 
     zones: tuple[str, ...]

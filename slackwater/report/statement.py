@@ -10,6 +10,7 @@ from typing import Any
 
 from slackwater import time_source
 from slackwater._version import __version__
+from slackwater.charts import notebook
 from slackwater.intensity.traces import Provenance
 from slackwater.ledger.queries import Cell, Figures, Work
 from slackwater.ledger.schema import KINDS, RunKind
@@ -123,6 +124,39 @@ class Statement:
     def __repr__(self) -> str:
         """Show the run and its emissions on one line."""
         return f"Statement({self.run.kind} run {self.run.folder!r}, {self.run.status}: {self.account.total_kg:.4g} kg)"
+
+    def _repr_html_(self) -> str:
+        """Show a notebook the emissions, what they are, and their share by client."""
+        total, run = self.account.total_kg, self.run
+        budget = "" if run.budget_kg is None else f" of the budget of {run.budget_kg:.4g} kg"
+        reached = "" if run.score is None else f"{run.metric.title} {run.metric.text(run.score)} on the test set."
+        head = notebook.paragraph(
+            f"{KINDS[run.kind].emitted} {total:.6g} kg CO2e{budget} in {run.rounds} rounds.",
+            reached,
+            KINDS[run.kind].sentence,
+        )
+        rows = [
+            (
+                group.key[0] or "server",
+                f"{group.kg:.6g}",
+                f"{group.energy_kwh:.4g}",
+                f"{100 * group.kg / total:.1f}" if total else "",
+            )
+            for group in self.account.by_client.groups
+        ]
+        return head + notebook.table("client|>kg CO2e|>kWh|>% of all", rows)
+
+    def to_frame(self) -> Any:
+        """Return kg, kWh and lines of the ledger by client, as a data frame of pandas, else of polars."""
+        groups = self.account.by_client.groups
+        return notebook.as_frame(
+            {
+                "client": [group.key[0] or "server" for group in groups],
+                "kg": [group.kg for group in groups],
+                "kwh": [group.energy_kwh for group in groups],
+                "lines": [group.lines for group in groups],
+            }
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statement in plain types for JSON."""

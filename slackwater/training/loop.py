@@ -19,6 +19,7 @@ from torch import Tensor
 
 from slackwater import time_source
 from slackwater.errors import ScenarioError, SlackwaterError
+from slackwater.lazy import Viewed
 from slackwater.ledger.run import EvaluationRecord, RoundRecord, Run
 from slackwater.ledger.schema import KINDS, RunKind, damage
 from slackwater.ledger.score import ACCURACY, MetricLabel
@@ -43,6 +44,7 @@ from slackwater.training.local import (
     stream,
 )
 from slackwater.training.process import save_model, stopping, threads
+from slackwater.training.progress_bar import ProgressBar
 from slackwater.training.schedule_source import ByPlan, ScheduledRound, ScheduleSource, TrainingState
 from slackwater.training.settings import EVAL_EVERY, Settings, check, check_model, described, notes_of, plan_of, rebuilt
 from slackwater.training.task import ModelMaker, Samples, Task, average_buffers
@@ -62,7 +64,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Result:
+class Result(Viewed):
     """A trained model, its score and its emissions."""
 
     score: float
@@ -432,6 +434,18 @@ def _mean(sent: list[LocalUpdate]) -> LocalUpdate:
 MODEL = "model.pt"
 
 
+def _bar(cleanup: contextlib.ExitStack) -> Callback:
+    """Return a callback that moves a progress bar."""
+    bar = ProgressBar("train")
+    cleanup.callback(bar.close)
+
+    def show(now: Progress) -> None:
+        score = "" if now.done.accuracy is None else f", {now.metric.name} {now.metric.text(now.done.accuracy, 1)}"
+        bar.step(f"{now.done.spent_kg:.3f} of {now.budget_kg:.4g} kg, loss {now.done.loss:.3f}{score}", now.rounds)
+
+    return show
+
+
 def train(
     plan: Plan,
     task: Task,
@@ -454,7 +468,7 @@ def train(
     device_kwh: float | None = None,
     device: str = "cpu",
     threads: int | None = None,
-    progress: Callback | None = None,
+    progress: Callback | bool | None = None,
     tensorboard: bool = False,
 ) -> Result:
     """Train a task by a plan (Algorithm 1), and return the model, its score and its emissions.
@@ -468,7 +482,7 @@ def train(
         local_steps: SGD steps of a client in a round, each on `batch_size` samples with the learning rate `lr`.
         out: New folder for `run.db` (ledger and rounds), `state/` (the checkpoint that `resume` reads) and `model.pt`.
         eval_every: Rounds between evaluations; 0 evaluates at the end only.
-        progress: Called after every round.
+        progress: Called after every round; True shows a progress bar.
 
     `slackwater.training.settings.Settings` describes the other settings.
     """
@@ -491,7 +505,7 @@ def train(
 
 
 def resume(
-    out: str | Path, *, task: Task | None = None, progress: Callback | None = None, from_last_good: bool = False
+    out: str | Path, *, task: Task | None = None, progress: Callback | bool | None = None, from_last_good: bool = False
 ) -> Result:
     """Continue a run that was killed or stopped, to the same bits; return the result of one that is done.
 
@@ -558,7 +572,7 @@ def carry_out(
     task: Task,
     settings: Settings,
     notes: tuple[str, ...],
-    progress: Callback | None,
+    progress: Callback | bool | None,
 ) -> Result:
     """Train from the state in the run's file to the end of the schedule."""
     with run, damage(run.path, of=(sqlite3.Error,)), threads(settings.threads), contextlib.ExitStack() as cleanup:
@@ -567,6 +581,8 @@ def carry_out(
                 for note in notes:
                     log.warning(note)
                     run.log(note, level="warning")
+            if isinstance(progress, bool):
+                progress = _bar(cleanup) if progress else None
             training = Training(run, schedule, task, settings, notes)
             cleanup.callback(training.workers.close)
             if settings.tensorboard and run.folder is not None:
