@@ -58,6 +58,14 @@ class MetricLabel:
             return f"{value:.{digits}%}"
         return f"{value:.4g}{' ' + self.unit if self.unit else ''}"
 
+    def difference(self, value: float) -> str:
+        """Return the difference of two scores, with its sign; of shares in percentage points."""
+        if math.isnan(value):
+            return "-"
+        if self.unit == PERCENT:
+            return f"{100 * value:+.2f} points"
+        return f"{value:+.4g}{' ' + self.unit if self.unit else ''}"
+
     def worst(self, values: Iterable[float]) -> float | None:
         """Return the worst of some scores; None if none is a number."""
         known = [value for value in values if not math.isnan(value)]

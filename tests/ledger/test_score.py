@@ -16,6 +16,8 @@ def test_scores_are_shown_with_their_unit() -> None:
     assert ACCURACY.text(0.95432, 1) == "95.4%"
     assert LABELS["auroc"].text(0.95432) == "0.9543"
     assert MetricLabel(name="error", unit="days").text(12.3456) == "12.35 days"
+    assert ACCURACY.difference(-0.0123) == "-1.23 points"
+    assert MetricLabel(name="error", unit="days").difference(0.5) == "+0.5 days"
     assert ACCURACY.text(math.nan) == ACCURACY.text(None) == "-"
 
 

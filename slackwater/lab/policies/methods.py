@@ -125,7 +125,7 @@ class MethodComparison:
     def _repr_html_(self) -> str:
         by = {one.method: one for one in self.differences}
         rows = [
-            (name, self._mean(name), self._kg(name), self.metric.text(by[name].mean) if name in by else "",
+            (name, self._mean(name), self._kg(name), self.metric.difference(by[name].mean) if name in by else "",
              f"{by[name].p:.3g}" if name in by else "", f"{by[name].p_holm:.3g}" if name in by else "")
             for name in self.methods
         ]  # fmt: skip
@@ -185,7 +185,7 @@ class MethodComparison:
     def _sentence(self, one: Difference) -> str:
         word = "better" if one.better else "worse" if one.mean else "equal"
         return (
-            f"{one.method} against {one.reference}: {self.metric.text(one.mean)} ({word}), p = {one.p:.3g}, corrected "
+            f"{one.method} against {one.reference}: {self.metric.difference(one.mean)} ({word}), p = {one.p:.3g}, corrected "
             f"{one.p_holm:.3g}, {one.seeds} seeds"
         )
 
