@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from slackwater.errors import InfeasibleError
 from slackwater.planning.exact import BUDGET_ROUNDING
 from slackwater.planning.plan import DEFAULT_AGGREGATOR, ECHO_GAMMA, ECHO_MOST, Plan, Recommendation
-from slackwater.planning.planner import Solver, plan
+from slackwater.planning.planner import DEFAULT_GAP, Solver, plan
 from slackwater.planning.problem import Alpha, Problem
 from slackwater.planning.schedule import no_slack_plan, unproved_plan
 
@@ -165,7 +165,12 @@ class _Looked:
 
 
 def auto_plan(
-    problem: Problem, *, end: int | None = None, solver: Solver = "exact", time_limit_s: float = 60.0
+    problem: Problem,
+    *,
+    end: int | None = None,
+    solver: Solver = "exact",
+    gap: float = DEFAULT_GAP,
+    time_limit_s: float = 60.0,
 ) -> Plan:
     """Return the plan with the least predicted error over s, t_ft and alpha, or for a given `end`.
 
@@ -180,14 +185,14 @@ def auto_plan(
     most = min(slack + 1, _FEWER_ENDS if many else _MOST_ENDS)
     ends = sorted({round(s) for s in np.linspace(0, slack, most)}) if end is None else [end]
     seen = _search(problem.with_settings(recall=0), ends)
-    if not problem.coupled:
-        with contextlib.suppress(InfeasibleError):
-            seen += _search(problem.with_settings(recall=RECALL), ends)
+    with contextlib.suppress(InfeasibleError):
+        seen += _search(problem.with_settings(recall=RECALL), ends)
     # The greedy's schedule may differ from the solver's in a slot that matters, so the solver's schedules decide.
     slow = many or solver == "milp" or problem.coupled
     finalists = sorted(seen, key=lambda one: one.rank)[: 1 if slow else _FINALISTS]
     solved = [
-        spend(plan(one.plan.problem, end=one.plan.end, solver=solver, time_limit_s=time_limit_s)) for one in finalists
+        spend(plan(one.plan.problem, end=one.plan.end, solver=solver, gap=gap, time_limit_s=time_limit_s))
+        for one in finalists
     ]
     best = min((_Looked(plan=one, quality=quality(one)) for one in solved), key=lambda one: one.rank)
     return replace(best.plan, recommended=_recommendation(best.plan, best.quality, len(seen)))

@@ -22,6 +22,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from slackwater.planning import exact as selection
+from slackwater.planning import knapsack
+from slackwater.planning.exact import Items, Selection, Stage
 from slackwater.planning.highs import INFINITE, Model
 from slackwater.planning.rounding import Draft, Schedule
 from slackwater.planning.tied import Array, Mask, Prices, Tied, client_values
@@ -327,3 +330,33 @@ def cheapest(tied: Tied, prices: Prices, seconds: float) -> Schedule | None:
     core = Core(tied, Kept(tied, None, -math.inf), aim="kg")
     outcome = core.model.solve(seconds=seconds)
     return None if outcome.columns is None else core._draft(outcome.columns, prices).schedule()
+
+
+def knapsack_choice(stage: Stage, deadline: float) -> Selection:
+    """Return the best counts without coupling: HiGHS on the 0-1 knapsack that `exact` solves; exact without cuts."""
+    fallback = selection.select(stage, greedy=True)
+    stage = stage.with_free_slots()
+    items = Items.between(stage, stage.low, stage.high)
+    value, weight, room = items.value, items.weight, stage.room_kg
+    fits = weight <= room
+    if not np.any(value[fits] > 0) or time.perf_counter() >= deadline:
+        return fallback
+    top = float(value.max())
+    model = Model()
+    x = model.columns(len(value), 0.0, np.where(fits, 1.0, 0.0), whole=True)
+    model.row([x], [weight / room], -INFINITE, 1.0)
+    model.maximise(x, value / top)
+    limit = knapsack.fractional_bound(value, weight, room)
+    outcome = model.solve(seconds=deadline - time.perf_counter(), gap=max(1e-11 * limit / top, 1e-11))
+    bound = stage.value(stage.low) + min(limit, top * outcome.bound)
+    if outcome.columns is None:
+        return Selection(counts=fallback.counts, upper_bound=min(bound, fallback.upper_bound))
+    taken = outcome.columns > _HALF
+    left = room - float(weight[taken].sum())
+    if left < 0:  # within the tolerance of HiGHS, but not within the budget
+        return Selection(counts=fallback.counts, upper_bound=bound)
+    for j in np.argsort(weight, kind="stable"):  # ties: slots without gain are taken too
+        if not taken[j] and weight[j] <= left:
+            taken[j] = True
+            left -= weight[j]
+    return Selection(counts=items.counts(taken), upper_bound=bound)

@@ -446,6 +446,8 @@ class Found:
     """Least utility of any client, for max-min only."""
     levels: NDArray[np.uint8] | None = None
     """[client, slot], the power level; None: full power everywhere."""
+    alone: float | None = None
+    """Sum of f of the window alone; None: the stage tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

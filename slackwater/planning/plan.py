@@ -99,6 +99,7 @@ class Plan(Viewed):
             return "Optimal: no schedule within the budget has a larger objective."
         hints = {
             "greedy": "; for a proof of the optimum try solver 'exact'",
+            "exact": "; a smaller gap can be asked for (gap)",
             "milp": "; more time may close it (time_limit_s)",
         }
         return f"Feasible, and proved to be within {self.gap:.2g} of the optimum{hints.get(self.solver, '')}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal, TypeVar, get_args
@@ -18,8 +18,12 @@ from slackwater.planning.problem import Alpha, Problem
 from slackwater.units import iso
 
 Solver = Literal["exact", "greedy", "milp"]
+DEFAULT_GAP = 1e-3
+"""Gap at which a search over tied clients ends by default. Clients that are not tied are always planned exactly."""
 _ROUNDING = 1e-14
 """Relative rounding of the sum of f over clients."""
+Progress = Callable[[float, float], None]
+"""Called with the seconds since the start and the gap proved so far."""
 
 
 def plan(
@@ -27,19 +31,26 @@ def plan(
     *,
     end: int | None = None,
     solver: Solver = "exact",
+    gap: float = DEFAULT_GAP,
     time_limit_s: float = 60.0,
     auto: bool = False,
+    progress: Progress | None = None,
 ) -> Plan:
     """Return the best schedule of a problem, with a proof of how good it is.
+
+    Ctrl-C during a search over tied clients returns the best plan so far, if there is one.
 
     Args:
         problem: Clients, intensity, budget and settings.
         end: The end time s to plan for. Default: the best of all.
-        solver: "exact" proves the optimum (with `max_parallel` or a server by the MILP). "greedy" takes the largest gain
-            per kg first and bounds its distance to the optimum. "milp" solves the same problem with HiGHS.
-        time_limit_s: Time limit of the MILP, seconds.
+        solver: "exact" proves the optimum; where clients are tied together (`max_parallel`, `min_parallel`, a server, starts,
+            power levels, prices) it is proved to within `gap`. "greedy" takes one good schedule and bounds its distance to
+            the optimum. "milp" leaves the choice to HiGHS.
+        gap: Relative gap at which a search over tied clients may end; 0 searches for a proof of the optimum.
+        time_limit_s: Time limit of a search over tied clients, seconds; the best plan so far is returned with its gap.
         auto: Choose s, `fine_tune`, `recall`, `alpha` and the aggregator by how well the schedule would train; see
             `Plan.recommended`.
+        progress: Called with the seconds since the start and the gap proved so far, while tied clients are planned.
 
     Raises:
         InfeasibleError: No schedule fits; the error has the least sufficient budget, kg.
@@ -49,25 +60,33 @@ def plan(
     slack = problem.horizon - problem.rounds
     if end is not None and (isinstance(end, bool) or not isinstance(end, (int, np.integer)) or not 0 <= end <= slack):
         raise ScenarioError(f"The end time s must be a whole number from 0 to the slack of {slack}, not {end!r}.")
-    if isinstance(time_limit_s, bool) or not isinstance(time_limit_s, (int, float)) or not time_limit_s >= 0:
-        raise ScenarioError(f"time_limit_s must be a number of seconds, not {time_limit_s!r}.")
+    for name, value in (("time_limit_s", time_limit_s), ("gap", gap)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+            raise ScenarioError(f"{name} must be a number of at least 0, not {value!r}.")
     if auto:
         from slackwater.planning.auto import auto_plan
 
-        return auto_plan(problem, end=end, solver=solver, time_limit_s=time_limit_s)
+        return auto_plan(problem, end=end, solver=solver, gap=gap, time_limit_s=time_limit_s)
     began = time.perf_counter()
     ends = range(slack + 1) if end is None else [int(end)]
-    if solver == "milp" or (problem.coupled and solver == "exact"):
-        from slackwater.planning.milp import solve_milp  # HiGHS is loaded only when it is needed
+    if problem.coupled:
+        from slackwater.planning.tied_search import Effort, search_tied
 
-        found, used = solve_milp(problem, ends, time_limit_s=time_limit_s), "milp"
-    elif problem.coupled:
-        from slackwater.planning.coupled import solve_coupled_greedy
+        effort = Effort(
+            gap=gap,
+            deadline=began + time_limit_s,
+            report=None if progress is None else lambda _, so_far: progress(time.perf_counter() - began, so_far),
+            first_look=solver == "greedy",
+            milp=solver == "milp",
+        )
+        found = search_tied(problem, ends, effort)
+    elif solver == "milp":
+        from slackwater.planning.core import knapsack_choice  # HiGHS is loaded only when it is needed
 
-        found, used = solve_coupled_greedy(problem, ends), "greedy"
+        found = search(problem, ends, solve=lambda stage: knapsack_choice(stage, began + time_limit_s))
     else:
-        found, used = search(problem, ends, greedy=solver == "greedy"), solver
-    return _certified(problem, found, used, began)
+        found = search(problem, ends, greedy=solver == "greedy")
+    return _certified(problem, found, solver, began)
 
 
 def _certified(problem: Problem, found: Found, solver: str, began: float) -> Plan:
@@ -83,16 +102,20 @@ def _certified(problem: Problem, found: Found, solver: str, began: float) -> Pla
         seconds=0.0,
         solver=solver,
         level=found.level,
+        levels=found.levels,
     )
     if draft.emissions_kg > problem.budget_kg * (1 + 2 * BUDGET_ROUNDING):
         raise SlackwaterError(
             f"The {solver} solver returned a schedule of {draft.emissions_kg!r} kg, over the budget of {problem.budget_kg!r} kg. "
             "It is not used. This is a defect: please report it with the scenario."
         )
+    money = draft.money
+    if problem.budget_money is not None and money is not None:
+        assert money <= problem.budget_money + 1e-9 * max(abs(problem.budget_money), 1.0), "over the budget in money"
     u = draft.emissions.utility
     total = math.fsum(utility.of(u))
     bound = max(found.upper_bound, total)
-    window_alone = stage.value(np.zeros_like(stage.low))
+    window_alone = stage.value(np.zeros_like(stage.low)) if found.alone is None else found.alone
     positive = int(np.count_nonzero(u > 0))
     worth, above = bound - window_alone, bound - total
     if above <= _ROUNDING * abs(bound):  # where nothing can be gained, the rounding of the sums is no gap
@@ -107,6 +130,7 @@ def _certified(problem: Problem, found: Found, solver: str, began: float) -> Pla
         seconds=time.perf_counter() - began,
         solver=solver,
         level=found.level,
+        levels=found.levels,
     )
     plan.__dict__["emissions"] = draft.emissions
     return plan
@@ -150,6 +174,7 @@ def compare(
     slacks: Sequence[int] = (),
     budgets: Sequence[float] = (),
     solver: Solver = "exact",
+    gap: float = DEFAULT_GAP,
     time_limit_s: float = 60.0,
 ) -> list[WhatIf]:
     """Plan every combination of fairness, slack and budget, and return a row for each.
@@ -160,7 +185,8 @@ def compare(
         slacks: Slacks in slots. Default: the problem's own.
         budgets: Budgets in kg. Default: the problem's own.
         solver: As for `plan`.
-        time_limit_s: Time limit of the MILP for each row, seconds.
+        gap: As for `plan`.
+        time_limit_s: Time limit for each row, seconds.
     """
     own_slack = problem.horizon - problem.rounds
     lengths = _distinct(slacks, own_slack)
@@ -171,10 +197,10 @@ def compare(
             _distinct(alphas, problem.alpha), lengths, _distinct(budgets, problem.budget_kg)
         )
     ]  # all are made before the first is planned, so that a bad setting fails at once
-    return [_row(variant, solver, time_limit_s) for variant in variants]
+    return [_row(variant, solver, gap, time_limit_s) for variant in variants]
 
 
-def _row(problem: Problem, solver: Solver, time_limit_s: float) -> WhatIf:
+def _row(problem: Problem, solver: Solver, gap: float, time_limit_s: float) -> WhatIf:
     settings = {
         "alpha": problem.alpha,
         "slack": problem.horizon - problem.rounds,
@@ -183,7 +209,7 @@ def _row(problem: Problem, solver: Solver, time_limit_s: float) -> WhatIf:
         "synthetic": problem.traces.synthetic,
     }
     try:
-        best = plan(problem, solver=solver, time_limit_s=time_limit_s)
+        best = plan(problem, solver=solver, gap=gap, time_limit_s=time_limit_s)
     except InfeasibleError as error:
         return WhatIf(
             **settings,  # type: ignore[arg-type]

@@ -231,6 +231,8 @@ _WAYS = 2
 _MB_PER_GB = 1000
 _MOST_MODEL_MB = 1e7
 _MINUTES_PER_HOUR = 60
+_SAME_KG = 1e-9
+"""Relative rounding of a g_max that was computed elsewhere from the same numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -444,9 +446,17 @@ class Problem:
 
     @property
     def coupled(self) -> bool:
-        """Return whether a constraint couples slots of different clients, so that the knapsack structure is lost."""
-        limited = self.max_parallel is not None and self.max_parallel < len(self.fleet)
-        return limited or self.costs.server_kg is not None
+        """Return whether clients or slots are tied together, so that a client's cheapest slots need not be its best."""
+        costs = self.costs
+        return (
+            (self.max_parallel is not None and self.max_parallel < len(self.fleet))
+            or (self.min_parallel is not None and self.min_parallel > 1)
+            or costs.server_kg is not None
+            or bool(costs.sleeps.any())
+            or costs.level_kwh.shape[1] > 1
+            or self.budget_money is not None
+            or (costs.price is not None and self.price_weight != 0)
+        )
 
     @cached_property
     def utility(self) -> Utility:
@@ -593,16 +603,7 @@ class Problem:
                 raise ScenarioError(
                     f"earned_kg must hold a finite number, not below 0, for each of the {len(self.fleet)} clients."
                 )
-            if self.coupled:
-                raise ScenarioError(
-                    "earned_kg is not supported together with max_parallel or a server: such a problem can only be "
-                    "planned from the start."
-                )
             object.__setattr__(self, "earned_kg", earned)
-        if self.recall and self.coupled:
-            raise ScenarioError(
-                "recall is not supported together with max_parallel or a server. Leave it out, or ask for min_slots."
-            )
         if self.trained_ago is not None:
             ago = _numbers("trained_ago", self.trained_ago)
             if ago.shape != (len(self.fleet),) or not np.all(ago >= 1):
@@ -613,7 +614,7 @@ class Problem:
         if self.g_max_kg is None:
             return
         dearest = self.costs.g_max
-        if not is_finite_number(self.g_max_kg) or self.g_max_kg < dearest:
+        if not is_finite_number(self.g_max_kg) or self.g_max_kg < dearest * (1 - _SAME_KG):
             raise ScenarioError(
                 f"g_max_kg must be at least the {dearest:.6g} kg of the dearest client-slot, not {self.g_max_kg!r}."
             )

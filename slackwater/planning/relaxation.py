@@ -125,13 +125,13 @@ class _Point:
         self.slots = open_.shape[1]
         self.quorum, self.limited = tied.fewest > 1, tied.parallel < self.clients
         self.fewest = tied.fewest * (1 - _LOOSE if tied.fewest == tied.parallel else 1)
-        self.paid = bool((tied.fixed > 0).any())
+        self.paid = bool(tied.fixed.any())
         self.active = self.quorum or self.paid  # whether a slot has a y
         self.late: NDArray[np.bool_] = tied.recalled[:, None] & (np.arange(self.slots) >= tied.late)
         self.room = np.maximum(tied.room, 1e-9)
         y = np.full(self.slots, 0.6)
         if self.paid:
-            y *= min(1.0, 0.35 * float((self.room / np.maximum(tied.fixed.sum(axis=1), 1e-300)).min()))
+            y *= min(1.0, 0.35 * float((self.room / np.maximum(np.abs(tied.fixed).sum(axis=1), 1e-300)).min()))
         self.y = np.maximum(y, 1e-6) if self.active else np.ones(self.slots)
         share = min(0.5, 0.45 * tied.parallel / max(self.clients, 1))
         x = np.where(open_, share * self.y, 0.0)
@@ -419,10 +419,10 @@ class _Point:
                 longest = min(longest, float((value[down] / -by[down]).min()))
         return _BOUNDARY * longest
 
-    def aim(self, target: Callable[[_Rows], Array | float]) -> None:
-        """Set the families' targets."""
+    def aim(self, target: float, corrected: float) -> None:
+        """Set what slack x multiplier should be, less a share of what the last direction misses by its second order."""
         for r in self.rows.values():
-            r.target = target(r)
+            r.target = target - corrected * r.dc * r.dz if corrected else target
 
     def step(self, ap: float, ad: float) -> None:
         """Take the step."""
@@ -488,17 +488,16 @@ def relax(
                 point.border()
             except np.linalg.LinAlgError:
                 break
-            point.aim(lambda _: 0.0)
+            point.aim(0.0, 0.0)
             ap, ad = point.direction()
             affine = max(point.gap(ap, ad), 0.0)
             centre = min(max((affine / gap) ** 3, 1e-4), 0.8)
             goal = centre * gap / point.complementary
-            both = ap * ad
-            point.aim(lambda r: goal - both * r.dc * r.dz)
+            point.aim(goal, ap * ad)
             ap, ad = point.direction()
             if min(ap, ad) < _TIMID:
                 goal = max(0.3, centre) * gap / point.complementary
-                point.aim(lambda _: goal)
+                point.aim(goal, 0.0)
                 ap, ad = point.direction()
             if not (math.isfinite(ap) and math.isfinite(ad)) or not np.isfinite(point.dx).all():
                 break

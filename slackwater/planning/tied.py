@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from slackwater.planning.exact import BUDGET_ROUNDING, Groups
 from slackwater.planning.problem import NOISE, Problem
+from slackwater.planning.states import reachable
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -242,70 +243,103 @@ def client_values(tied: Tied, prices: Prices) -> Array:
     return np.where(fine, value, -np.inf)
 
 
+def _fairness(groups: Groups, unit: float) -> tuple[Fairness, float, float]:
+    """Return F, and the two factors with which the sum of f is `slope` x (sum of F) + clients x `shift`."""
+    utility = groups.utility
+    if utility.kind == "log":
+        shift = math.log(unit) - utility.reported(0.0, 1)
+        return Fairness(alpha=0.0, least=-shift), 1.0, shift
+    scale = unit**utility.alpha
+    return Fairness(alpha=utility.alpha, least=-1.0 / utility.alpha), utility.alpha * scale, scale
+
+
 class EndTimes:
     """All end times of a problem with tied clients: what each needs, and their bounds in one pass."""
 
     def __init__(self, problem: Problem, ends: Sequence[int], groups: Groups) -> None:
         self.problem, self.groups = problem, groups
         costs, fleet = problem.costs, problem.fleet
-        self.unit = unit = groups.g_max or 1.0
-        clients, horizon = costs.clients, costs.slots
-        self.there: Mask = costs.can_train()
-        g = costs.dense() / unit
-        gain = groups.g_max / unit - g
-        self.gains: Array = np.where(gain > NOISE, gain, 0.0)[None]
-        self.costs: Array = g[None, None]
-        self.usable: Mask = self.there[None]
-        fixed = np.zeros(horizon) if costs.server_kg is None else costs.server_kg / unit
-        self.fixed: Array = fixed[None]
-        least = groups.utility.reported(0.0, 1) if groups.utility.kind == "log" else 0.0
-        log = groups.utility.kind == "log"
-        alpha = groups.utility.alpha
-        # The sum of f over clients is a linear function of the sum of F, with these two factors per client.
-        self.slope = 1.0 if log else alpha * unit**alpha
-        self.shift = (math.log(unit) - least) if log else unit**alpha
-        self.fairness = Fairness(alpha=alpha, least=-self.shift if log else -1.0 / alpha)
-        self.fewest = max(getattr(problem, "min_parallel", None) or 1, 1)
+        self.unit = groups.g_max or 1.0
+        """kg of one unit of utility and of the first budget."""
+        clients = costs.clients
+        self.there: Mask = reachable(problem)
+        self._cells()
+        self.fairness, self.slope, self.shift = _fairness(groups, self.unit)
+        self.fewest = problem.min_parallel or 1
         self.parallel = min(problem.max_parallel or clients, clients)
         self.ends = np.asarray(ends, dtype=np.intp)
-        stop = problem.rounds + self.ends
-        self.before = stop - problem.fine_tune
-        self.possible: Mask = self.before >= 0
+        self.before = problem.rounds + self.ends - problem.fine_tune
+        self._windows()
+        summed = np.concatenate([np.zeros((clients, 1)), np.cumsum(self.there, axis=1)], axis=1)
         first = np.maximum(self.before, 0)
+        self.usable_slots = summed[:, first].T.astype(np.intp)
+        """[end, client], slots before the window in which it can train."""
+        self.high = np.minimum(fleet.max_slots[None, :], self.usable_slots).astype(np.intp)
+        self.late = np.maximum(first - problem.recall, 0)
+        recalled = summed[:, first] - summed[:, self.late] > 0
+        ago = np.full(clients, np.inf) if problem.trained_ago is None else np.asarray(problem.trained_ago)
+        recalled &= (ago[:, None] + first > problem.recall) & bool(problem.recall)
+        self.recalled: Mask = recalled.T & (self.high > 0)
+        self.low = np.maximum(fleet.min_slots[None, :], self.recalled).astype(np.intp)
+        self.possible &= (self.low <= self.high).all(axis=1)
+        self.least = np.zeros(clients)
+        self._reach = reach_of(np.where(self.usable, self.gains, 0.0).max(axis=0))
+
+    def _cells(self) -> None:
+        """Set gains, costs and fixed costs of all client-slots of the horizon, by level and budget."""
+        problem, costs, unit = self.problem, self.problem.costs, self.unit
+        there, levels = self.there, costs.level_kwh.shape[1]
+        kwh = np.where(np.isnan(costs.level_kwh), 0.0, costs.level_kwh).T[:, :, None]
+        weighed, intensity = costs.weighed[costs.row], costs.intensity[costs.row]
+        gains = costs.level_work.T[:, :, None] * (self.groups.g_max / unit) - kwh * weighed / unit
+        self.gains: Array = np.where(gains > NOISE, gains, 0.0)
+        # A lower level is used only where it gains something; full power may gain nothing.
+        exists = (costs.level_work.T > 0)[:, :, None] & ((gains > NOISE) | (np.arange(levels) == 0)[:, None, None])
+        self.usable: Mask = there[None] & exists
+        kg = [kwh * intensity / unit]
+        fixed = [np.zeros(costs.slots) if costs.server_kg is None else costs.server_kg / unit]
+        self.budget_units = [unit]
+        if problem.budget_money is not None:
+            assert costs.price is not None
+            money = kwh * costs.price[costs.row]
+            scale = float(np.abs(money).max()) or 1.0
+            self.budget_units.append(scale)
+            kg.append(money / scale)
+            server = 0.0 if costs.server_price is None else costs.server_kwh * costs.server_price / scale
+            fixed.append(np.broadcast_to(server, (costs.slots,)))
+        self.costs: Array = np.stack(kg)
+        self.fixed: Array = np.stack(fixed)
+
+    def _windows(self) -> None:
+        """Set what the window and the idle draw take and give, for all end times."""
+        problem, costs = self.problem, self.problem.costs
+        stop, first = problem.rounds + self.ends, np.maximum(self.before, 0)
+        self.possible: Mask = self.before >= 0
 
         def window(values: Array) -> Array:
             """Return sums over the window [.., end]."""
             summed = np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(values, axis=-1)], axis=-1)
             return np.asarray(summed[..., stop] - summed[..., first])
 
-        held = np.where(self.there, 1.0, 0.0)
-        in_window = np.rint(window(held))
+        free = costs.can_train()
         if problem.window == "all":
-            self.possible &= (in_window == problem.fine_tune).all(axis=0)
-        earned = np.broadcast_to(np.asarray(problem.earned, dtype=float) / unit, (clients,))
+            self.possible &= (np.rint(window(free.astype(float))) == problem.fine_tune).all(axis=0)
+        # A client that is free but cannot be up yet cannot hold the window.
+        self.possible &= (np.rint(window((free & ~self.there).astype(float))) == 0).all(axis=0)
+        earned = np.broadcast_to(np.asarray(problem.earned, dtype=float) / self.unit, (costs.clients,))
         base = earned[:, None] + window(np.where(self.there, self.gains[0], 0.0))
         self.base: Array = np.where(base > NOISE, base, 0.0).T.copy()
         """[end, client]."""
-        spent = window(np.where(self.there, g, 0.0).sum(axis=0)) + window(fixed * self.there.any(axis=0))
-        budget = problem.budget_kg * (1 + BUDGET_ROUNDING)
-        self.room: Array = ((budget - groups.idle_until[stop]) / unit - spent)[:, None]
+        spent = window(np.where(self.there, self.costs[:, 0], 0.0).sum(axis=1))
+        spent = spent + window(self.fixed * self.there.any(axis=0))
+        rooms = [problem.budget_kg * (1 + BUDGET_ROUNDING) - self.groups.idle_until[stop]]
+        if problem.budget_money is not None:
+            assert costs.price is not None
+            per_row = np.bincount(costs.row, weights=costs.idle_kwh, minlength=len(costs.price))
+            idle = np.concatenate([[0.0], np.cumsum(per_row @ costs.price)])[stop]
+            rooms.append(problem.budget_money + BUDGET_ROUNDING * abs(problem.budget_money) - idle)
+        self.room: Array = (np.stack(rooms) / np.array(self.budget_units)[:, None] - spent).T.copy()
         """[end, budget]."""
-        usable = np.concatenate([np.zeros((clients, 1)), np.cumsum(self.there, axis=1)], axis=1)[:, first]
-        self.usable_slots = usable.T.astype(np.intp)
-        """[end, client], slots before the window in which it can train."""
-        self.high = np.minimum(fleet.max_slots[None, :], self.usable_slots).astype(np.intp)
-        late = np.maximum(first - problem.recall, 0)
-        total = np.concatenate([np.zeros((clients, 1)), np.cumsum(self.there, axis=1)], axis=1)
-        recalled = total[:, first] - total[:, late] > 0
-        ago = np.full(clients, np.inf) if problem.trained_ago is None else np.asarray(problem.trained_ago)
-        self.recalled: Mask = (recalled & (ago[:, None] + first > problem.recall) & bool(problem.recall)).T & (
-            self.high > 0
-        )
-        self.late = late
-        self.low = np.maximum(fleet.min_slots[None, :], self.recalled).astype(np.intp)
-        self.possible &= (self.low <= self.high).all(axis=1)
-        self.least = np.zeros(clients)
-        self._reach = reach_of(np.where(self.usable, self.gains, 0.0).max(axis=0))
 
     def at(self, i: int, *, least: Array | None = None) -> Tied:
         """Return the client-slots of an end time; those that alone exceed the budget are closed."""

@@ -383,7 +383,8 @@ def _found(times: EndTimes, race: _Race, level: float | None, level_bound: float
     if len(draft.tied.gains) > 1:
         levels = np.zeros((clients, problem.horizon), dtype=np.uint8)
         levels[:, : draft.chosen.shape[1]] = np.where(draft.chosen, draft.level, 0)
-    return Found(stage=stage, packed=packed, upper_bound=upper, level=level, levels=levels)
+    alone = times.slope * float(draft.tied.fairness.of(draft.tied.base).sum()) + clients * times.shift
+    return Found(stage=stage, packed=packed, upper_bound=upper, level=level, levels=levels, alone=alone)
 
 
 def _with_level(times: EndTimes, race: _Race, upper: float, total: float, level: float, bound: float) -> float:
