@@ -75,8 +75,9 @@ class _Lines(Progress):
 class Bar:
     """Show slot, clients, kg CO2e, loss and score: as a bar on a terminal, else as a line at each evaluation."""
 
-    def __init__(self, title: str) -> None:
-        self.title = title
+    def __init__(self, title: str, note: str = "") -> None:
+        """Start a bar; `note` is said once, after the first round, when everything asked for has been checked."""
+        self.title, self.note = title, note
         self.lines: _Lines | None = None
         self.task = TaskID(0)
         self.score: float | None = None
@@ -102,6 +103,9 @@ class Bar:
     def __call__(self, step: Step) -> None:
         """Show a finished round."""
         done = step.done
+        if self.note:
+            say(self.note)
+            self.note = ""
         if done.accuracy is not None:
             self.score = done.accuracy
         reached = [
@@ -237,13 +241,11 @@ def train(
     """
     require("torch")
     no_run_in(out)
-    if out is None:
-        say(_NOT_KEPT)
     schedule = Plan.load(plan)
     task = make_task(options.pop("task"), schedule.problem.fleet.names, options)
     settings = {key: value for key, value in options.items() if key not in _TASK_CALLS}
     own = settings | {"eval_every": _every(schedule, settings["eval_every"])}
-    with _place_for_baseline(None if no_baseline else out), Bar("train") as bar:
+    with _place_for_baseline(None if no_baseline else out), Bar("train", "" if out else _NOT_KEPT) as bar:
         if policy is None:
             chosen = aggregator or schedule.aggregator
             results = {chosen: training.train(schedule, task, aggregator=chosen, out=out, progress=bar, **own)}
@@ -279,12 +281,10 @@ def baseline(
     """
     require("torch")
     no_run_in(out)
-    if out is None:
-        say(_NOT_KEPT)
     problem = read_problem(scenario, data, fill_hours)
     task = make_task(options.pop("task"), problem.fleet.names, options)
     settings = {key: value for key, value in options.items() if key not in _TASK_CALLS}
-    results = {_TITLE: _without_slack(problem, task, settings, out)}
+    results = {_TITLE: _without_slack(problem, task, settings, out, "" if out else _NOT_KEPT)}
     with _shown(results, problem, chart, as_json):
         pass
 
@@ -384,9 +384,9 @@ def _every(plan: Plan, asked: int | None) -> int:
     return evaluation_interval(int(np.count_nonzero(plan.matrix.any(axis=0))), asked)
 
 
-def _without_slack(problem: Problem, task: Task, settings: dict[str, Any], out: Path | None) -> Result:
+def _without_slack(problem: Problem, task: Task, settings: dict[str, Any], out: Path | None, note: str = "") -> Result:
     every = _every(no_slack_plan(problem), settings["eval_every"])
-    with Bar(_TITLE) as bar:
+    with Bar(_TITLE, note) as bar:
         return training.baseline(problem, task, out=out, progress=bar, **settings | {"eval_every": every})
 
 
