@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slackwater.intensity.providers.chain import register_provider
     from slackwater.intensity.providers.provider_errors import ProviderError
     from slackwater.intensity.traces import Traces
-    from slackwater.lab.policies import register_policy
+    from slackwater.lab.policies import compare_methods, register_policy
     from slackwater.ledger.ledger import Ledger, OverBudgetError
     from slackwater.ledger.run import Run
     from slackwater.live.folder import RunStopped
@@ -29,14 +29,16 @@ if TYPE_CHECKING:
     from slackwater.training import tasks
     from slackwater.training.aggregators import register_aggregator
     from slackwater.training.loop import Result, TrainingDiverged, TrainingStopped, baseline, resume, train
-    from slackwater.training.task import Samples, Task
+    from slackwater.training.scoring import Metric
+    from slackwater.training.task import LocalStep, Samples, Task
     from slackwater.training.tasks import register_task
 
 __all__ = [
-    "Client", "DataError", "Fleet", "InfeasibleError", "Ledger", "Level", "MissingExtraError", "OverBudgetError", "Plan",
-    "Prices", "Problem", "ProviderError", "Result", "Run", "RunStopped", "Samples", "Scenario", "ScenarioError", "Server",
+    "Client", "DataError", "Fleet", "InfeasibleError", "Ledger", "Level", "LocalStep", "Metric", "MissingExtraError",
+    "OverBudgetError", "Plan", "Prices", "Problem", "ProviderError", "Result", "Run", "RunStopped", "Samples", "Scenario",
+    "ScenarioError", "Server",
     "SlackwaterError", "Statement", "Task", "Traces", "TrainingDiverged", "TrainingStopped", "__version__",
-    "available_zones", "baseline", "compare", "forecast", "load_scenario", "load_traces", "plan",
+    "available_zones", "baseline", "compare", "compare_methods", "forecast", "load_scenario", "load_traces", "plan",
     "register_aggregator", "register_forecaster", "register_policy", "register_provider", "register_task", "rehearse",
     "report", "resume", "run", "savings", "tasks", "train",
 ]  # fmt: skip
@@ -49,7 +51,7 @@ _NAMES = {
     "intensity.providers": "ProviderError register_provider",
     "intensity.prices": "Prices",
     "intensity.traces": "Traces",
-    "lab.policies": "register_policy",
+    "lab.policies": "compare_methods register_policy",
     "ledger": "Ledger OverBudgetError Run",
     "live": "RunStopped",
     "planning.fleet": "Client Fleet Level",
@@ -59,7 +61,7 @@ _NAMES = {
     "report": "report",
     "report.statement": "Statement",
     "scenario": "Scenario load_scenario",
-    "training": "Result Samples Task TrainingDiverged TrainingStopped baseline register_aggregator resume tasks train",
+    "training": "LocalStep Metric Result Samples Task TrainingDiverged TrainingStopped baseline register_aggregator resume tasks train",
     "training.tasks": "register_task",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -235,7 +235,7 @@ def test_a_source_is_looked_for_beside_the_file(tmp_path: Path) -> None:
         ("[server]", "[sever]", "FILE: unknown key 'sever'; did you mean 'server'?"),
         ("[data]", "[data]\nbudget_kg = 3", "unknown key 'budget_kg'; it belongs at the top, before the first section"),
         ("slack = 20", "slack = 20\nfactor = 'direct'", "unknown key 'factor'; it belongs in [data]"),
-        ("slack = 20", "slack = 20\nxyzzy = 1", "unknown key 'xyzzy'; known: start, rounds, budget_kg"),
+        ("slack = 20", "slack = 20\nxyzzy = 1", "unknown key 'xyzzy'; known: time_zone, start, rounds, budget_kg"),
         ("rounds = 3\n", "", "FILE: 'rounds' is missing. `slackwater init` writes an example"),
         ('name = "berlin"\n', "", "FILE, [[client]] number 2: 'name' is missing."),
         ('zone = "FR"\n', "", "FILE, [[client]] 'lyon': 'zone' is missing."),

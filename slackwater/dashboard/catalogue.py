@@ -179,7 +179,7 @@ def _of_plan(entry: Entry) -> dict[str, Any]:
 
 def _of_run(reader: RunReader) -> dict[str, Any]:
     state, fixed = reader.look(), reader.fixed()
-    evaluated = [one for one in state["rounds"] if one["accuracy"] is not None]
+    evaluated = [one for one in state["rounds"] if one["score"] is not None]
     return {
         "plan": fixed["plan"],
         "metrics": fixed["metrics"],
@@ -192,8 +192,10 @@ def _of_run(reader: RunReader) -> dict[str, Any]:
             "aggregator": fixed["settings"].get("aggregator"),
             "task": fixed["task"].get("name"),
             "seed": fixed["settings"].get("seed"),
+            "metric": state["metric"],
             "accuracy": evaluated[-1]["accuracy"] if evaluated else None,
-            "curve": [[one["spent_kg"], one["accuracy"]] for one in evaluated],
+            "score": evaluated[-1]["score"] if evaluated else None,
+            "curve": [[one["spent_kg"], one["score"]] for one in evaluated],
             "seconds": sum(one["seconds"] for one in state["rounds"]),
         },
     }

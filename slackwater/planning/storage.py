@@ -35,7 +35,7 @@ that holds it.
 """
 _FIRST_SETTINGS = ("rounds", "fine_tune", "alpha", "round_minutes", "window", "max_parallel")
 """Settings in every plan file. Settings added later keep their defaults when an older file is read."""
-_IF_USED = {"min_parallel": None, "price_weight": 0.0, "budget_money": None}
+_IF_USED = {"time_zone": "UTC", "min_parallel": None, "price_weight": 0.0, "budget_money": None}
 """Settings that are written only if they differ from this default, so that other plans keep their text."""
 _READABLE = 100_000
 """Arrays with more entries than this are packed."""

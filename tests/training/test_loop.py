@@ -353,9 +353,7 @@ def test_the_mean_over_the_devices_is_the_regions_update() -> None:
     centres = torch.tensor([[1.0], [3.0], [8.0]], dtype=torch.float64)
     whole = quadratic([[4.0]])
     region = [[Samples(x=c[None], y=c[None]) for c in centres]]
-    task = type(whole)(
-        name="q", clients=whole.clients, test=whole.test, model=whole.model, loss=whole.loss, devices=region
-    )
+    task = replace(whole, devices=region)
     plan = plan_of(np.ones((1, 1)))
     result = train(plan, task, local_steps=1, lr=0.5, weight_decay=0, devices_per_slot=3, threads=1)
     assert float(result.model["theta"]) == pytest.approx(2.0)
