@@ -86,7 +86,7 @@ class Settings:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError) as error:
             raise ScenarioError(
-                f"device {self.device!r} cannot be used: {str(error).splitlines()[0]} Use device='cpu'."
+                f"device {self.device!r} cannot be used ({str(error).splitlines()[0]}). Use device='cpu'."
             ) from None
 
     @property
