@@ -58,7 +58,7 @@ export class RunView {
     if (state.since === 0) this.rounds = [];
     this.rounds = this.rounds.slice(0, state.since).concat(state.rounds);
     this.state = state;
-    $("live").textContent = state.status === "running" ? (state.quiet ? "No change for two minutes." : "Live.") : "";
+    $("live").textContent = state.status === "running" ? (state.quiet ? "No change for two minutes." : "Following the run.") : "";
     // A re-planned run, or one by an online policy, has no fixed number of rounds: its progress is counted in slots.
     const anew = state.replans.length > 0 || !state.rounds_planned;
     const share = state.status === "done" ? 1 : anew ? (state.last_slot + 1) / state.slots : state.rounds_done / state.rounds_planned;
