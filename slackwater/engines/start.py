@@ -84,8 +84,9 @@ def run(
     _check_trainer(app, task, superlink)
     if app is None and task is None:
         raise ScenarioError("Name what trains: --app DIR for a Flower app, or --task for a task in this process.")
-    from slackwater.live.folder import LiveSettings, prepare
+    from slackwater.live.folder import LiveSettings, prepare, refuse_begun
 
+    refuse_begun(out)
     asked = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
     problem = asked.problem()
     over = problem.slot_start(problem.horizon)
@@ -158,9 +159,10 @@ def rehearse(
         settings: Other fields of `slackwater.live.LiveSettings`, such as `seed` and `slot_seconds` (default: 0, without waiting).
     """
     _check_trainer(app, task, superlink)
-    from slackwater.live.folder import LiveSettings
+    from slackwater.live.folder import LiveSettings, refuse_begun
     from slackwater.live.rehearsal import outcome, prepare_rehearsal
 
+    refuse_begun(out)
     asked = _in_the_past(scenario if isinstance(scenario, Scenario) else load_scenario(scenario), start, tell)
     end = asked.start + asked.length
     actuals = asked.actuals(asked.start - _PAST, end + _AFTER)

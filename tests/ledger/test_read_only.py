@@ -124,7 +124,9 @@ def test_a_reader_of_a_finished_run_does_not_delay_its_writer_for_long(
     with reading(finished(folder)) as db:
         db.execute("BEGIN")
         db.execute("SELECT count(*) FROM events").fetchone()
-        monkeypatch.setattr(schema_module.sqlite3, "connect", lambda *given, **more: usual(*given, factory=Watched, **more))
+        monkeypatch.setattr(
+            schema_module.sqlite3, "connect", lambda *given, **more: usual(*given, factory=Watched, **more)
+        )
         Run.open(folder).close()
     assert waits["PRAGMA journal_mode = WAL"] == 1000
     assert waits["SELECT * FROM run"] == 30_000, "everything else waits for a writer as long as before"
