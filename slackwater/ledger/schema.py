@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from slackwater._version import __version__
 from slackwater.errors import ScenarioError, SlackwaterError
@@ -372,6 +372,12 @@ def kind_of_old(db: sqlite3.Connection) -> Literal["simulated", "live"]:
         "SELECT coalesce(json_extract(task, '$.live'), 0), json_extract(settings, '$.slot_seconds') FROM run"
     ).fetchone()
     return "live" if row is not None and row[0] and row[1] is None else "simulated"
+
+
+def task_name(task: Mapping[str, Any]) -> str:
+    """Return the name of a run's task, for people. A run of an app stores the app's folder: its last part is the name."""
+    name = str(task.get("name") or "unknown")
+    return Path(name).name or name if task.get("live") else name
 
 
 def _table(name: str, script: str) -> str:

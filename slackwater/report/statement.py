@@ -13,7 +13,7 @@ from slackwater._version import __version__
 from slackwater.charts import notebook
 from slackwater.intensity.traces import Provenance
 from slackwater.ledger.queries import Cell, Figures, Work
-from slackwater.ledger.schema import KINDS, RunKind
+from slackwater.ledger.schema import KINDS, RunKind, task_name
 from slackwater.ledger.score import ACCURACY, MetricLabel
 from slackwater.planning.plan import Plan
 from slackwater.report import standards
@@ -261,7 +261,7 @@ def _facts(run: Snapshot, rounds: int, client_rounds: int, score: float | None) 
         status=run.status,
         budget_kg=run.budget_kg,
         slackwater=str(run.versions.get("slackwater", "unknown")),
-        task=str(run.task.get("name", "unknown")),
+        task=task_name(run.task),
         aggregator=str(run.settings.get("aggregator", "unknown")),
         seed=str(run.settings.get("seed", "unknown")),
         score=score,
