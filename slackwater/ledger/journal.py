@@ -50,6 +50,7 @@ class Replan:
     at: datetime | None = None  # wall clock; None: the time of recording
 
 
+_METRICS = "metrics/"  # of names in `state`, before the slot
 _ATTEMPT = [field.name for field in fields(Attempt)]
 
 
@@ -118,6 +119,19 @@ class Journal:
             for row in self._rows("SELECT * FROM planned ORDER BY slot, client, cause", (), since=3):
                 found.setdefault(row["slot"], {})[row["client"], row["cause"]] = row["kg"]
         return found
+
+    def note_metrics(self, slot: int, metrics: Mapping[str, Mapping[str, float]]) -> None:
+        """Record numbers of a round by client ('' for the model of the round); others of that round stay."""
+        found = self.get(f"{_METRICS}{slot}", {})
+        merged = {who: {**found.get(who, {}), **numbers} for who, numbers in metrics.items() if numbers}
+        if merged:
+            self.put(**{f"{_METRICS}{slot}": {**found, **merged}})
+
+    def metrics(self) -> dict[int, dict[str, dict[str, float]]]:
+        """Return slot -> client ('' for the model of the round) -> its numbers by name."""
+        with damage(self._path):
+            rows = self._rows("SELECT name, value FROM state WHERE name LIKE ?", (f"{_METRICS}%",), since=2)
+            return {int(row["name"].removeprefix(_METRICS)): json.loads(row["value"]) for row in rows}
 
     def put(self, **values: Any) -> None:
         """Store JSON values by name."""

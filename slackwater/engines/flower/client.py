@@ -23,7 +23,7 @@ from flwr.clientapp import ClientApp
 
 from slackwater import time_source
 from slackwater.engines.flower import records
-from slackwater.engines.flower.records import CONFIG, NAME, OWN, POWER, as_arrays, failure_text, to_arrays
+from slackwater.engines.flower.records import NAME, OWN, POWER, as_arrays, failure_text, to_arrays
 from slackwater.errors import SlackwaterError
 
 log = logging.getLogger(__name__)
@@ -187,7 +187,7 @@ class Meter:
     """One client's local training in one slot."""
 
     def __init__(self, message: Message, context: Context, energy: EnergyMeter | None) -> None:
-        config: Mapping[str, Any] = message.content.config_records.get(CONFIG, {})
+        config = records.slot_config(message)
         self._message, self._energy = message, energy
         self._name = str(context.node_config.get(NAME, ""))
         self._power = context.node_config.get(POWER)

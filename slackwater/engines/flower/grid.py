@@ -8,7 +8,7 @@ import queue
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib import metadata
 from typing import Any
@@ -27,6 +27,7 @@ from slackwater.engines.flower.records import (
     POWER,
     QUERY,
     ZONE,
+    slot_config,
     to_arrays,
     to_content,
     to_reply,
@@ -244,15 +245,19 @@ class GridTransport:
     Nothing is sent twice. Error replies carry the SuperLink's node id, so replies are matched by the message they answer.
     """
 
+    for_strategy = False  # whether replies keep their messages, for a strategy of Flower
+
     def __init__(
         self, grid: Grid, *, names: Sequence[str] = (), ask_registered: bool = True, patience_s: float = 30.0,
         now: Callable[[], datetime] = time_source.now, sleep: Callable[[float], None] = time_source.sleep,
+        config: Mapping[str, Any] | None = None, run: str = "",
     ) -> None:  # fmt: skip
         """Reach the nodes of a grid; `names` are the plan's clients, for simulations whose nodes have only numbers.
 
         With `ask_registered`, nodes with a registered name are asked for zone and power too, which starts a process on each.
+        `config` is sent with all work, and `run` is the run's id, under which a client may keep its state.
         """
-        self._grid, self._now = grid, now
+        self._grid, self._now, self._config, self._run_id = grid, now, dict(config or {}), run
         self._identities = Identities(
             grid, names=names, ask_registered=ask_registered, patience_s=patience_s, sleep=sleep
         )
@@ -308,8 +313,9 @@ class GridTransport:
             if id(task.arrays) not in records:  # the same model for all is sent to the SuperLink once
                 records[id(task.arrays)] = to_arrays(task.arrays)
             stops_in_s = (task.ends_at - self._now()).total_seconds()
+            task = replace(task, config={**self._config, **task.config})
             found[client] = Message(
-                to_content(task, records[id(task.arrays)], min(left_s, stops_in_s)),
+                to_content(task, records[id(task.arrays)], min(left_s, stops_in_s), self._run_id),
                 dst_node_id=self._nodes[client][0],
                 message_type=MessageType.TRAIN,
                 ttl=left_s,
@@ -326,9 +332,14 @@ class GridTransport:
                 outcome="failed",
                 error=f"The reply for {client!r} came from another node ({message.metadata.src_node_id}), so it is not used.",
             )
-        return to_reply(client, message, verified=site.verified)
+        return to_reply(client, message, verified=site.verified, for_strategy=self.for_strategy)
 
 
+UNPLANNED = (
+    "The ServerApp sends work to clients without Slackwater, so it would be neither planned nor charged. Wrap its strategy: "
+    "CarbonAware(strategy, context=context).start(..), or call slackwater.flower.run. This shows the lines: slackwater "
+    "flower adopt APP"
+)
 Value = bool | int | float | str
 _SUPERLINK = 1  # Flower's node id of the server
 _RAISED = 2  # Flower's code for an error in an app
@@ -348,12 +359,14 @@ class InProcessGrid(Grid):
         nodes: Mapping[str, Mapping[str, Value]] | Iterable[str],
         *,
         run_config: Mapping[str, Value] | None = None,
+        only_planned: bool = False,
     ) -> None:
         """Make a grid; `nodes` is name -> node config, like {"lyon": {"zone": "FR", "power-w": 300}}, or only names.
 
-        The default partition id is the position in this order.
+        The default partition id is the position in this order, and num-partitions the number of nodes, as in Flower's
+        simulation. `only_planned` refuses work that no plan has charged.
         """
-        self._app = client_app
+        self._app, self._only_planned = client_app, only_planned
         self._run = _private("flwr.supercore.run", lambda found: found.Run.create_empty(1))
         self._pending: dict[str, Message] = {}
         self._contexts: dict[int, Context] = {}
@@ -361,7 +374,7 @@ class InProcessGrid(Grid):
         for number, (name, config) in enumerate(configs.items()):
             node = _SUPERLINK + 1 + number
             self._contexts[node] = Context(
-                run_id=self._run.run_id, node_id=node, node_config={PARTITION: number, **config, NAME: name},
+                run_id=self._run.run_id, node_id=node, node_config={PARTITION: number, PARTITIONS: len(configs), **config, NAME: name},
                 state=RecordDict(), run_config=dict(run_config or {}),
             )  # fmt: skip
         self._take_identity()
@@ -396,6 +409,8 @@ class InProcessGrid(Grid):
         for message in messages:
             if message.metadata.dst_node_id not in self._contexts:
                 raise SlackwaterError(f"There is no node {message.metadata.dst_node_id} in this grid.")
+            if self._only_planned and message.metadata.message_type != QUERY and not slot_config(message):
+                raise SlackwaterError(UNPLANNED)
             message_id = uuid.uuid4().hex
             message.metadata.__dict__["_message_id"] = message_id
             self._pending[message_id] = message

@@ -130,10 +130,10 @@ def in_process(app_dir: str | Path, folder: str | Path) -> None:
     fleet = Plan.load(where / PLAN).problem.fleet
     config: dict[str, Any] = {**app.config, RUN: str(where)}
     nodes: dict[str, dict[str, bool | int | float | str]] = {
-        str(name): {"zone": str(zone), "partition-id": number}
+        str(name): {"zone": str(zone), "partition-id": number, "num-partitions": len(fleet)}
         for number, (name, zone) in enumerate(zip(fleet.names, fleet.zone, strict=True))
     }
-    grid = InProcessGrid(app.load(app.client), nodes, run_config=config)
+    grid = InProcessGrid(app.load(app.client), nodes, run_config=config, only_planned=True)
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config)
     app.load(app.server)(grid, context)
 
