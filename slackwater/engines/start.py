@@ -87,6 +87,7 @@ def run(
             f"The scenario ended {iso(over)}. Rehearse it with: slackwater rehearse {asked.path} --app {app}. Or set a "
             "later start."
         )
+    _check_app(app, superlink)
     engine = _engine(superlink, allow_insecure) | {"app": str(Path(app).absolute())}
     found = plan(problem, auto=auto)
     settings |= {"aggregator": aggregator or found.aggregator, "engine": engine}
@@ -160,6 +161,7 @@ def rehearse(
     problem = asked.problem(actuals)
     engine = _engine(superlink, allow_insecure)
     if app is not None:
+        _check_app(app, superlink)
         engine["app"] = str(Path(app).absolute())
     elif superlink is not None:
         raise ScenarioError("A SuperLink runs an app: name it with --app DIR.")
@@ -220,6 +222,14 @@ def execute(
             else:
                 launch.in_process(engine["app"], where)
     return read_status(where)
+
+
+def _check_app(app: str | Path, superlink: str | None) -> None:
+    """Raise before the folder is prepared if the app would train without Slackwater; a missing app is named later."""
+    from slackwater.engines.flower.app import App
+
+    if (Path(app) / "pyproject.toml").exists():
+        App.read(app).check(on_superlink=superlink is not None)
 
 
 def _engine(superlink: str | None, allow_insecure: bool) -> dict[str, Any]:

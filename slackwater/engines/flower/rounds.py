@@ -33,6 +33,7 @@ _LEAST_S = 1.0
 _LOOKS, _LOOKED_S = 3, 3.0
 """Questions for the nodes in one round, and seconds between the first and the last, from which a strategy is waiting."""
 _MINIMUMS = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
+_NONE = "none"  # name of an empty part
 _SAMPLED = "num_sampled_clients"  # of Flower's differential privacy: the noise is divided by it
 
 
@@ -325,7 +326,8 @@ class StrategyModel:
         groups: Groups = {} if self._own is None else dict(self._own.shared.tensors())
         if self._own is None:
             groups["model"] = {name: _tensor(name, value) for name, value in self._arrays.items()}
-        groups["strategy"] = {name: _tensor(name, value) for name, value in arrays.items()}
+        # A checkpoint has at least one part: a strategy for statistics has no model.
+        groups["strategy"] = {name: _tensor(name, value) for name, value in {_NONE: np.zeros(1), **arrays}.items()}
         return groups
 
     def size(self, participants: int) -> Size:

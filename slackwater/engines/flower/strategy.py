@@ -8,7 +8,7 @@ import math
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, M
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
+from slackwater.engines.flower.app import RUN, SLOT_SECONDS
 from slackwater.engines.flower.grid import GridTransport
+from slackwater.engines.flower.launch import refused
 from slackwater.engines.flower.records import as_arrays, from_arrays, numbers_in, to_arrays
 from slackwater.engines.flower.rounds import DueGrid, StrategyModel, StrategyTransport
 from slackwater.engines.flower.strategy_state import StrategyState, layers
@@ -32,9 +34,6 @@ from slackwater.live.updates import LiveModel
 from slackwater.planning.plan import Plan
 
 log = logging.getLogger(__name__)
-RUN, SLOT_SECONDS = "slackwater-run", "slackwater-slot-seconds"
-"""Keys of an app's run config: the run folder and, if it holds only a plan, the wall time of a slot."""
-
 _PATIENCE_S = 60.0  # time limit for new nodes to report their identity
 _POLL_S = 1.0  # how often a side of the bridge looks whether the other still lives
 _END_S = 600.0  # time limit for the runner to end after the last round
@@ -94,11 +93,18 @@ def run(
     transport = GridTransport(
         grid, names=names, ask_registered=is_new, patience_s=_PATIENCE_S, config=train_config, run=_run_key(folder)
     )
-    known = transport.online(patiently=is_new)
-    log.info("%d of %d clients are online.", len(known), len(names))
+    _greet(transport, names, is_new=is_new, folder=folder)
     judge = None if evaluate is None else lambda arrays: evaluate(to_arrays(arrays))
     after = None if on_round is None else lambda done, arrays: on_round(done, to_arrays(arrays))
     return carry_out(folder, transport, as_arrays(initial), evaluate=judge, on_round=after)
+
+
+def _greet(transport: GridTransport, names: Sequence[str], *, is_new: bool, folder: Path) -> None:
+    """Find out who is online; stop a new run if nodes are there and none of them can be used."""
+    known = transport.online(patiently=is_new)
+    log.info("%d of %d clients are online.", len(known), len(names))
+    if is_new and not known and transport.refused:
+        raise refused(folder, f"No node can be used, so nothing was started. {next(iter(transport.refused.values()))}")
 
 
 def _folder(context: Context) -> Path:
@@ -196,6 +202,9 @@ class CarbonAware(FedAvg):
                 f"{type(strategy).__name__} weights the updates itself. Remove weighting = 'samples', or use CarbonAware "
                 "without a strategy."
             )
+        for layer in layers(strategy) if strategy is not None else ():
+            if type(layer).start is not Strategy.start:
+                log.warning("%s.start is not called: CarbonAware.start carries out the plan.", type(layer).__name__)
         self._state = StrategyState(self, ignored=(CarbonAware,))
         self._bridge: _Bridge | None = None
         self._model: StrategyModel | None = None
@@ -235,7 +244,7 @@ class CarbonAware(FedAvg):
             run=_run_key(self.folder), patience_s=_PATIENCE_S, ask_registered=not (self.folder / FILE).exists(),
         )  # fmt: skip
         if not (self.folder / FILE).exists():
-            transport.online(patiently=True)
+            _greet(transport, self.plan.problem.fleet.names, is_new=True, folder=self.folder)
             if evaluate_fn is not None and (first := evaluate_fn(0, initial_arrays)) is not None:
                 result.evaluate_metrics_serverapp[0] = first
 
