@@ -67,7 +67,8 @@ def status_view(status: LiveStatus) -> RenderableType:
     head = Text.assemble((status.folder, "bold"), "  ", (words, style), f"  ({KINDS[status.kind].label} run)")
     accuracy = "" if status.accuracy is None else f", accuracy {status.accuracy:.2%}"
     plans = f", re-planned {status.replans} times" if status.replans else ""
-    parts: list[RenderableType] = [head, _budget(status), Text(f"{status.rounds} rounds done{accuracy}{plans}")]
+    own = "".join(f", {printable(name)} {value:.4g}" for name, value in list(status.metrics.items())[:_NAMED])
+    parts: list[RenderableType] = [head, _budget(status), Text(f"{status.rounds} rounds done{accuracy}{own}{plans}")]
     if status.figures is not None and status.stands != "done":
         parts.append(Text(_expected(status.figures)))
     if status.kind != "live":
@@ -218,7 +219,14 @@ _SHARED = (
     ),
     option("--server", default="plain", help="Server optimiser: plain, momentum or adam."),
     option("--server-lr", type=click.FloatRange(0), metavar="LR", help="Step of the server. Default: the optimiser's."),
-    option("--eval-every", type=click.IntRange(0), default=1, metavar="ROUNDS", help="Rounds between evaluations."),
+    option(
+        "--server-eval-every",
+        "eval_every",
+        type=click.IntRange(0),
+        default=1,
+        metavar="ROUNDS",
+        help="Rounds between evaluations on the server; 0: only the last model.",
+    ),
     option(
         "--config",
         multiple=True,

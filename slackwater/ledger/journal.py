@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -50,6 +51,7 @@ class Replan:
     at: datetime | None = None  # wall clock; None: the time of recording
 
 
+_KNOWN = ("num-examples", "train-loss", "train_loss", "loss")  # a round has them itself
 _METRICS = "metrics/"  # of names in `state`, before the slot
 _ATTEMPT = [field.name for field in fields(Attempt)]
 
@@ -132,6 +134,16 @@ class Journal:
         with damage(self._path):
             rows = self._rows("SELECT name, value FROM state WHERE name LIKE ?", (f"{_METRICS}%",), since=2)
             return {int(row["name"].removeprefix(_METRICS)): json.loads(row["value"]) for row in rows}
+
+    def round_metrics(self, slot: int) -> dict[str, float]:
+        """Return a round's own numbers by name: those of its model, and the mean over its clients of others."""
+        by_client = dict(self.get(f"{_METRICS}{slot}", {}))
+        own = dict(by_client.pop("", {}))
+        for name in dict.fromkeys(name for numbers in by_client.values() for name in numbers):
+            if name not in own and name not in _KNOWN:
+                values = [numbers[name] for numbers in by_client.values() if name in numbers]
+                own[name] = math.fsum(values) / len(values)
+        return {name: value for name, value in own.items() if name != "clients"}
 
     def put(self, **values: Any) -> None:
         """Store JSON values by name."""

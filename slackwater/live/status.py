@@ -21,7 +21,6 @@ from slackwater.units import iso, utc
 Stands = Literal["prepared", "running", "interrupted", "stopped", "diverged", "failed", "done"]
 """`interrupted`: its state is running, but it has no process."""
 _EVENTS = 5
-_KNOWN = ("num-examples", "train-loss", "train_loss", "loss")  # shown elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +106,7 @@ def read_status(folder: str | Path) -> LiveStatus:
             figures=figures,
             rounds=len(rounds),
             accuracy=next((done.accuracy for done in reversed(rounds) if done.accuracy is not None), None),
-            metrics=own_metrics(journal.metrics(), rounds[-1].slot) if rounds else {},
+            metrics=journal.round_metrics(rounds[-1].slot) if rounds else {},
             training=tuple(one.client for one in journal.attempts(slot=open_slot, outcome="running"))
             if open_slot is not None and running
             else (),
@@ -117,17 +116,6 @@ def read_status(folder: str | Path) -> LiveStatus:
             replans=len(journal.replans()),
             events=tuple(events[: -_EVENTS - 1 : -1]),
         )
-
-
-def own_metrics(metrics: Mapping[int, Mapping[str, Mapping[str, float]]], slot: int) -> dict[str, float]:
-    """Return the app's own numbers of a round: those of its model, and the mean over clients of others."""
-    by_client = dict(metrics.get(slot, {}))
-    own = dict(by_client.pop("", {}))
-    for name in dict.fromkeys(name for numbers in by_client.values() for name in numbers):
-        if name not in own and name not in _KNOWN:
-            values = [numbers[name] for numbers in by_client.values() if name in numbers]
-            own[name] = sum(values) / len(values)
-    return own
 
 
 def _prepared(where: Path) -> LiveStatus:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ class RunFacts:
     seed: str
     accuracy: float | None
     """On the global test set."""
+    metrics: Mapping[str, float]
+    """The app's own numbers of the last round."""
     rounds: int
     client_rounds: int
     first_slot: str
@@ -225,6 +227,7 @@ def _facts(run: Snapshot, rounds: int, client_rounds: int, accuracy: float | Non
         aggregator=str(run.settings.get("aggregator", "unknown")),
         seed=str(run.settings.get("seed", "unknown")),
         accuracy=accuracy,
+        metrics=run.metrics(),
         rounds=rounds,
         client_rounds=client_rounds,
         first_slot=iso(problem.first_slot),

@@ -264,7 +264,7 @@ def _save_state(path: Path, context: Context) -> None:
 
 def _load_state(path: Path, context: Context) -> None:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             kept = json.loads(file["state"].tobytes())
             for key, names in kept["arrays"].items():
                 context.state[key] = to_arrays({name: file[part] for name, part in names.items()})
