@@ -75,7 +75,7 @@ class Identities:
 
         A node with a registered name is waited for only `patiently`: its name is known, and its answer is read later.
         """
-        there = {int(node.node_id): str(node.name or "") for node in self._grid.get_nodes()}
+        there = named_nodes(self._grid)
         now = time_source.monotonic()
         self._known = {
             node: known for node, known in self._known.items() if node in there and (known.site or known.again_at > now)
@@ -167,6 +167,13 @@ class Identities:
                 "Give them different names. After a restart, the old node disappears within a minute."
             )
         return found
+
+
+def named_nodes(grid: Grid) -> dict[int, str]:
+    """Return the nodes that are online, with their registered names; empty names before Flower 1.39, which has none."""
+    if not hasattr(grid, "get_nodes"):
+        return {int(node): "" for node in grid.get_node_ids()}
+    return {int(node.node_id): str(getattr(node, "name", "") or "") for node in grid.get_nodes()}
 
 
 def _refused(sentence: str) -> _Known:
@@ -343,6 +350,7 @@ UNPLANNED = (
 Value = bool | int | float | str
 _SUPERLINK = 1  # Flower's node id of the server
 _RAISED = 2  # Flower's code for an error in an app
+_IDENTITY = "flwr.supercore.task_identity"  # private module of Flower
 
 
 class InProcessGrid(Grid):
@@ -381,7 +389,9 @@ class InProcessGrid(Grid):
 
     def _take_identity(self) -> None:
         """Set the identity of this process, which Flower's messages need; Flower's own processes set it at start."""
-        identity = _private("flwr.supercore.task_identity", lambda found: found.TaskIdentity)
+        if _version() < (1, 38):  # the grid sets it in every message
+            return
+        identity = _private(_IDENTITY, lambda found: found.TaskIdentity)
         identity.task_id, identity.run_id, identity.node_id = 1, self._run.run_id, _SUPERLINK
 
     def set_run(self, run: Any) -> None:
@@ -413,6 +423,8 @@ class InProcessGrid(Grid):
                 raise SlackwaterError(UNPLANNED)
             message_id = uuid.uuid4().hex
             message.metadata.__dict__["_message_id"] = message_id
+            if not message.metadata.src_node_id:
+                message.metadata.__dict__ |= {"_run_id": self._run.run_id, "_src_node_id": _SUPERLINK}
             self._pending[message_id] = message
             ids.append(message_id)
         return ids
@@ -449,6 +461,11 @@ def _copied(content: RecordDict) -> RecordDict:
     return RecordDict(copies)
 
 
+def _version() -> tuple[int, ...]:
+    """Return the version of Flower, as far as it is numbers."""
+    return tuple(int(part) for part in metadata.version("flwr").split(".")[:2] if part.isdecimal())
+
+
 def _private(module: str, get: Callable[[Any], Any]) -> Any:
     """Return an object from a private module of Flower; raise a clear error if it is gone."""
     try:
@@ -456,5 +473,5 @@ def _private(module: str, get: Callable[[Any], Any]) -> Any:
     except (ImportError, AttributeError, TypeError):
         raise SlackwaterError(
             f"Flower {metadata.version('flwr')} has moved or changed {module}, which the in-process grid needs. Use a tested "
-            "version (pip install 'flwr==1.41.*'), or Flower's own simulation (flwr run)."
+            "version (pip install 'flwr==1.42.*'), or Flower's own simulation (flwr run)."
         ) from None
