@@ -170,7 +170,7 @@ class Identities:
 
 
 def named_nodes(grid: Grid) -> dict[int, str]:
-    """Return the nodes that are online, with their registered names; empty names before Flower 1.39, which has none."""
+    """Return the nodes that are online, with their registered names; empty names where Flower has none."""
     if not hasattr(grid, "get_nodes"):
         return {int(node): "" for node in grid.get_node_ids()}
     return {int(node.node_id): str(getattr(node, "name", "") or "") for node in grid.get_nodes()}
