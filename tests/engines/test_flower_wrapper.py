@@ -517,3 +517,75 @@ def test_stopping_is_no_error_only_if_it_was_asked_for(tmp_path: Path) -> None:
 
     with pytest.raises(RunStopped):
         carried(Stopping(), tmp_path / "run")
+
+
+class Killed(BaseException):
+    """Ends the process in the middle of a round, after the strategy has changed its state."""
+
+
+def test_a_kill_in_the_middle_of_a_round_loses_the_round_and_nothing_else(tmp_path: Path) -> None:
+    class Dying(FedAdam):
+        dies = True
+
+        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+            found = super().aggregate_train(server_round, replies)
+            if self.dies and server_round == 3:
+                raise Killed
+            return found
+
+    plan, folder = small_plan(), tmp_path / "run"
+    carbon = CarbonAware(Dying(), plan=plan, ledger=folder, wait=False)
+    with pytest.raises(Killed):
+        carbon.start(TroubledGrid(app(), SITES), to_arrays(INITIAL))
+    again = Dying()
+    again.dies = False
+    carbon = CarbonAware(again, plan=plan, ledger=folder, wait=False)
+    carbon.start(TroubledGrid(app(), SITES), to_arrays(INITIAL))
+    assert carbon.live_result is not None
+    lost = int(np.flatnonzero(plan.matrix.any(axis=0))[2])
+    assert [one.slot for one in carbon.live_result.history] == [
+        slot for slot in np.flatnonzero(plan.matrix.any(axis=0)) if slot != lost
+    ]
+    assert charged(folder) == pytest.approx(plan.emissions_kg)
+    # The same as if the clients of that slot had never replied, also in the strategy's state.
+    grid = TroubledGrid(app(), SITES)
+    other = CarbonAware(Silent(lost, grid), plan=plan, ledger=tmp_path / "lost", wait=False)
+    want = other.start(grid, to_arrays(INITIAL))
+    np.testing.assert_array_equal(carbon.live_result.arrays["w"], from_arrays(want.arrays)["w"])
+
+
+class Silent(FedAdam):
+    """Makes all clients unavailable in one slot."""
+
+    def __init__(self, slot: int, grid: TroubledGrid) -> None:
+        super().__init__()
+        self.slot, self.grid, self.number = slot, grid, -1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Any:
+        self.number += 1
+        slots = np.flatnonzero(small_plan().matrix.any(axis=0))
+        self.grid.unavailable = set(self.grid.ids.values()) if slots[self.number] == self.slot else set()
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+def test_a_loop_that_ends_early_is_resumed_and_errors_reach_it(tmp_path: Path) -> None:
+    for rounds in (2, 99):
+        carbon = CarbonAware(plan=small_plan(), ledger=tmp_path / "run", wait=False)
+        loop = Halving(carbon)
+        result = loop.start(TroubledGrid(app(), SITES), to_arrays(INITIAL), num_rounds=min(rounds, carbon.num_rounds))
+        carbon.close()
+        with Run.open(tmp_path / "run", read_only=True) as held:
+            assert held.status == ("stopped" if rounds == 2 else "done")
+    whole = CarbonAware(plan=small_plan(), ledger=tmp_path / "whole", wait=False)
+    at_once = Halving(whole).start(TroubledGrid(app(), SITES), to_arrays(INITIAL), num_rounds=whole.num_rounds)
+    np.testing.assert_array_equal(from_arrays(result.arrays)["w"], from_arrays(at_once.arrays)["w"])
+    broken = CarbonAware(plan=small_plan(), ledger=tmp_path / "broken", wait=False)
+    live = tmp_path / "broken" / "live.json"
+    live.write_text(live.read_text().replace('"echo"', '"ecko"'))
+    with pytest.raises(SlackwaterError, match="Did you mean 'echo'"):
+        Halving(broken).start(TroubledGrid(app(), SITES), to_arrays(INITIAL), num_rounds=2)

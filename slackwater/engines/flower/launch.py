@@ -114,7 +114,9 @@ _MOST_FAILURES = 3  # failed starts in a row after which the app itself must be 
 _MISSING = 2  # checks in a row without a process that has the run open: the ServerApp is gone
 _LOOK_S, _LOOK_HELD_S = 5.0, 30.0
 """Between two questions to the SuperLink, each a process: while no process has the run open, and otherwise."""
-_OPENED_S = 300.0  # time from the start of a ServerApp until it must have opened the run
+_OPENED_S = (
+    900.0  # time from the start of a ServerApp until it must have opened the run; Flower may install packages first
+)
 _NEVER_STARTED = (
     "The ServerApp ended without starting the run in {folder}, so nothing of it was planned or charged. Its main function "
     "must call CarbonAware(strategy, context=context).start(..) or slackwater.flower.run(..)."
@@ -147,6 +149,7 @@ def in_process(app_dir: str | Path, folder: str | Path) -> None:
     grid = InProcessGrid(app.load(app.client), nodes, run_config=config, only_planned=True)
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config)
     app.check(on_superlink=False)
+    (where / _REFUSED).unlink(missing_ok=True)
     app.load(app.server)(grid, context)
     if not Run.begun(where):
         raise SlackwaterError(_NEVER_STARTED.format(folder=where))
@@ -201,6 +204,7 @@ class _Watch:
         self._app, self._connection, self._folder, self._stop = app, connection, folder, stop
         self._poll_s, self._patience_s = poll_s, patience_s
         self._reached_at = time.monotonic()
+        self._former = ""  # which process held the run's lock before the last start
 
     def until_done(self) -> None:
         """Start the app until the run is done. Give up soon if it fails repeatedly without a round: the app is wrong."""
@@ -243,7 +247,7 @@ class _Watch:
 
     def _one_run(self) -> FlowerRun:
         """Start a Flower run and watch it to its end."""
-        former = _holder(self._folder)
+        former = self._former = _holder(self._folder)
         run_id = self._start()
         log.info("Flower run %s started.", run_id)
         began, missing, looked, started = False, 0, 0.0, time.monotonic()
@@ -291,7 +295,7 @@ class _Watch:
             raise RunStopped(
                 f"The Flower run was stopped (flwr stop). Everything is saved. Resume with: slackwater resume {self._folder}"
             )
-        if ended.status.endswith("completed") and not _holder(self._folder):
+        if ended.status.endswith("completed") and _holder(self._folder) == self._former:
             raise SlackwaterError(_NEVER_STARTED.format(folder=self._folder))
         return f"The ServerApp ended before the run was done: {_sentence(ended.details or ended.status)}"
 

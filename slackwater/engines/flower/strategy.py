@@ -187,7 +187,7 @@ class CarbonAware(FedAvg):
                 "ledger=..)."
             )
         _check_chosen(strategy, aggregator, fedavg)
-        super().__init__(**{"fraction_evaluate": 0.0, **fedavg})
+        super().__init__(**({"fraction_evaluate": 0.0, **fedavg} if strategy is None else {}))
         self.strategy = strategy
         self.folder, self._from_context = _run_folder(context, ledger), context is not None
         self.plan = self._read_plan(plan)
