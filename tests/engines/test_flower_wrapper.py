@@ -221,6 +221,35 @@ def test_a_subclass_that_changes_the_model_has_an_effect(tmp_path: Path) -> None
     assert {value for _, value in seen} == {0.0}
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda arrays: {"w": arrays["w"]}, "Odd made a model that cannot be used: its arrays differ"),
+        (lambda arrays: {**arrays, "w": arrays["w"] * np.nan}, "Odd made a model with NaN or infinite values in w"),
+    ],
+)
+def test_a_subclass_that_spoils_the_model_is_named(change: Any, said: str, tmp_path: Path) -> None:
+    class Odd(CarbonAware):
+        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            assert arrays is not None
+            return to_arrays(change(from_arrays(arrays))), metrics
+
+    carbon = Odd(plan=small_plan(), ledger=tmp_path / "run", wait=False)
+    with pytest.raises(SlackwaterError, match=said):
+        carbon.start(TroubledGrid(app(), SITES), to_arrays(INITIAL))
+
+
+def test_a_subclass_that_combines_alone_is_followed(tmp_path: Path) -> None:
+    class Alone(CarbonAware):
+        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+            return to_arrays({name: value + server_round for name, value in INITIAL.items()}), None
+
+    carbon = Alone(plan=small_plan(), ledger=tmp_path / "run", wait=False)
+    result = carbon.start(TroubledGrid(app(), SITES), to_arrays(INITIAL))
+    assert (from_arrays(result.arrays)["w"] == carbon.num_rounds).all()
+
+
 # -- kill and resume
 
 

@@ -25,7 +25,7 @@ from slackwater.errors import SlackwaterError
 from slackwater.live.folder import LiveSettings
 from slackwater.live.schedule_sources import Decision
 from slackwater.live.sites import Arrays, Reply, Work
-from slackwater.live.updates import LiveModel, MakeupWeights
+from slackwater.live.updates import LiveModel, MakeupWeights, UnusableUpdateError
 from slackwater.training.global_model import Groups, Screening, Size, Step, Update
 
 log = logging.getLogger(__name__)
@@ -272,25 +272,33 @@ class StrategyModel:
         self.metrics = numbers_in(metrics) if metrics is not None else {}
         if arrays is None and metrics is None:
             return None
-        if self._own is None and not decision.in_window:
-            self.weights.give(list(updates), decision.left, decision.before)
-        before = self._arrays if self._own is None else self._own.arrays()
+        self._warn()
         made = {name: np.asarray(value) for name, value in (from_arrays(arrays) if arrays else {}).items()}
-        if self._own is not None:
-            stepped, self._stepped = self._stepped, None
-            if stepped is None or not _same(made, before):  # a subclass or a wrapper changed what ours made
-                self._own.shared.theta, self._own.shared.buffers = self._own._codec.split(made)
-            if stepped is not None:
-                return stepped
-            return Step(weights={}, update_norm=math.nan, finite=True)
-        after = {**before, **made} if made and made.keys() < before.keys() else (made or dict(before))
-        if fault := _not_finite(after):
+        if fault := _not_finite(made):
             raise SlackwaterError(
                 f"{_name(self._strategy)} made a model with {fault} in slot {decision.slot}. The model before is kept."
             )
+        if self._own is not None:
+            return self._taken_over(self._own, made)
+        if not decision.in_window:
+            self.weights.give(list(updates), decision.left, decision.before)
+        before = self._arrays
+        after = {**before, **made} if made and made.keys() < before.keys() else (made or dict(before))
         self._arrays = after
-        self._warn()
         return Step(weights={}, update_norm=_distance(before, after), finite=True)
+
+    def _taken_over(self, own: LiveModel, made: Arrays) -> Step | None:
+        """Return the step of our aggregator; a model that a subclass or a wrapper made of it replaces ours."""
+        ours = own.arrays()
+        stepped, self._stepped = self._stepped, None
+        if not made:
+            return stepped
+        if stepped is None or not _same(made, ours):
+            try:
+                own.shared.theta, own.shared.buffers = own._codec.split(made)
+            except UnusableUpdateError as error:
+                raise SlackwaterError(f"{_name(self._strategy)} made a model that cannot be used: {error}.") from None
+        return stepped or Step(weights={}, update_norm=_distance(ours, made), finite=True)
 
     def own_step(self, replies: Sequence[Message]) -> ArrayRecord:
         """Combine the updates of the round with our aggregator; `replies` may hold arrays that a wrapper has changed."""
