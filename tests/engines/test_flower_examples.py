@@ -13,14 +13,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from example_apps import EXAMPLES, write_example
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp.strategy import FedXgbBagging
 from plans import ZONES, final_model, small_plan
 from processes import LINK, Deployment, flower_home, has_flower, slot_seconds
 from recount import check
 
 from slackwater.cli.main import cli
 from slackwater.engines.flower.adopt import adopt
+from slackwater.engines.flower.app import App
 from slackwater.errors import ScenarioError, SlackwaterError
-from slackwater.flower import deployed, in_process
+from slackwater.flower import CarbonAware, InProcessGrid, deployed, in_process
 from slackwater.ledger.run import Run
 from slackwater.live.folder import LiveSettings, prepare
 from slackwater.live.status import read_status
@@ -103,6 +106,21 @@ def test_what_each_example_shows(tmp_path: Path) -> None:
     np.testing.assert_array_equal(models["LoRA adapters"]["base"], np.ones(4, dtype=np.float32))
     assert models["LoRA adapters"]["adapter"].any()
     assert not np.allclose(models["central DP"]["w"], models["NumPy, JAX"]["w"], atol=1e-4)
+
+
+def test_trees_are_resumed(tmp_path: Path) -> None:
+    pytest.importorskip("xgboost")
+    app = App.read(adopted(tmp_path / "app", "XGBoost bagging"))
+    client = app.load(app.client)
+    models = {}
+    for folder, limits in {"whole": [None], "parts": [2, None]}.items():
+        for rounds in limits:
+            carbon = CarbonAware(FedXgbBagging(), plan=small_plan(), ledger=tmp_path / folder, wait=False)
+            first = ArrayRecord([np.frombuffer(b"", dtype=np.uint8)])
+            grid = InProcessGrid(client, {name: {"zone": zone} for name, zone in ZONES.items()})
+            result = carbon.start(grid, first, num_rounds=rounds, train_config=ConfigRecord({"lr": 0.1}))
+        models[folder] = result.arrays["0"].numpy().tobytes()
+    assert models["whole"] == models["parts"] != b""
 
 
 def test_the_guide_has_the_table_of_examples(tmp_path: Path) -> None:

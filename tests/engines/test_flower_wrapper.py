@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import flwr.serverapp.strategy as flower
@@ -618,3 +620,47 @@ def test_a_loop_that_ends_early_is_resumed_and_errors_reach_it(tmp_path: Path) -
     live.write_text(live.read_text().replace('"echo"', '"ecko"'))
     with pytest.raises(SlackwaterError, match="Did you mean 'echo'"):
         Halving(broken).start(TroubledGrid(app(), SITES), to_arrays(INITIAL), num_rounds=2)
+
+
+class Accountant:
+    """Counts releases, as Flower's accountant of privacy does; the real one needs a package of its own."""
+
+    def __init__(self) -> None:
+        from flwr.supercore.privacy_accounting import SamplingMethod
+
+        self.config = SimpleNamespace(
+            sampling_method=SamplingMethod.NO_AMPLIFICATION, population_size=3, max_epsilon=None, target_delta=1e-5
+        )
+        self.num_releases = 0
+
+    def compose(self, event: Any, count: int = 1) -> None:
+        assert event.noise_multiplier == 0.5
+        self.num_releases += count
+
+    def get_privacy_spent(self) -> Any:
+        return SimpleNamespace(epsilon=float(self.num_releases), delta=1e-5, num_releases=self.num_releases)
+
+    def state_dict(self) -> dict[str, object]:
+        return {"releases": self.num_releases}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.num_releases = state["releases"]
+
+
+@pytest.mark.skipif("accountant" not in signature(getattr(flower, NOISE)).parameters, reason="Flower accounts later")
+def test_the_account_of_privacy_fits_every_slot_and_survives_a_stop(tmp_path: Path) -> None:
+    alike = register(ClientApp())
+
+    @alike.train()
+    def train(msg: Message, context: Context) -> Message:
+        arrays = {key: value.numpy() + 0.1 for key, value in msg.content["arrays"].items()}
+        metrics = MetricRecord({"num-examples": 1})
+        return Message(RecordDict({"arrays": to_arrays(arrays), "metrics": metrics}), reply_to=msg)
+
+    for rounds in (2, None):
+        accountant = Accountant()
+        private = getattr(flower, NOISE)(FedAvg(), 0.5, 1.0, 3, accountant=accountant)
+        carbon = CarbonAware(private, plan=small_plan(), ledger=tmp_path / "run", wait=False)
+        assert len({int(count) for count in carbon.plan.matrix.sum(axis=0) if count}) > 1  # slots of different sizes
+        carbon.start(TroubledGrid(alike, SITES), to_arrays(INITIAL), num_rounds=rounds)
+    assert accountant.num_releases == carbon.num_rounds
