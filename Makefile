@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test coverage lint format docs benchmark browser clean
+.PHONY: demo test compat coverage lint format docs benchmark browser clean
 
 $(VENV)/.python: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +46,10 @@ test: $(VENV)/.dev browser
 coverage:
 	$(MAKE) test MEASURE=1
 
+# The Flower engine on Flower 1.36 to the newest, each in its own environment under .compat/.
+compat: $(VENV)/.dev
+	$(BIN)/python tools/compat.py $(FLWR)
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -65,4 +69,4 @@ benchmark: $(VENV)/.bench $(VENV)/.dev browser
 	$(BIN)/python benchmarks/dashboard.py
 
 clean:
-	rm -rf $(VENV) demo site
+	rm -rf $(VENV) .compat demo site

@@ -148,7 +148,7 @@ def test_the_flower_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     traces = sw.load_traces(zones=[*zones.values()], start="2022-01-01T00:00Z", hours=6)
     sites = [sw.Client(name=name, zone=zone, power_w=300) for name, zone in zones.items()]
     plan = sw.plan(sw.Problem(clients=sites, traces=traces, rounds=3, slack=3, budget_kg=1.0))
-    client, server, strategy, in_process = [
+    strategy, stateful, client, server, in_process = [
         text for language, text in blocks(DOCS / "guides" / "live-on-flower.md") if language == "python"
     ]
     names: dict[str, Any] = {"Model": Model, "fit": fit, "load_data": lambda context: [1, 2, 3]}
@@ -163,6 +163,7 @@ def test_the_flower_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     prepare("run", plan, LiveSettings(slot_seconds=0.0))
     exec(strategy, names | {"grid": grid, "initial_arrays": ArrayRecord(Model().state_dict())})
+    exec(f"from flwr.serverapp.strategy import FedAdam\n{stateful}\nassert Mine().state_dict()['best'] == 0.0", {})
     exec(in_process, {"client_app": client_app})
 
 

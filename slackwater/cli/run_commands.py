@@ -42,6 +42,7 @@ from slackwater.live.folder import PLAN
 from slackwater.live.status import LiveStatus
 from slackwater.live.trust import Begun, examine
 from slackwater.planning.plan import MEMORY_DTYPES
+from slackwater.replanning.run_state import Settings as Replanning
 from slackwater.scenario import load_scenario
 from slackwater.units import iso
 
@@ -68,7 +69,8 @@ def status_view(status: LiveStatus) -> RenderableType:
     head = Text.assemble((status.folder, "bold"), "  ", (words, style), f"  ({KINDS[status.kind].label} run)")
     score = "" if status.score is None else f", {status.metric.name} {status.metric.text(status.score)}"
     plans = f", re-planned {status.replans} times" if status.replans else ""
-    parts: list[RenderableType] = [head, _budget(status), Text(f"{status.rounds} rounds done{score}{plans}")]
+    own = "".join(f", {printable(name)} {value:.4g}" for name, value in list(status.metrics.items())[:_NAMED])
+    parts: list[RenderableType] = [head, _budget(status), Text(f"{status.rounds} rounds done{score}{own}{plans}")]
     if status.figures is not None and status.stands != "done":
         parts.append(Text(_expected(status.figures)))
     if status.figures is not None and status.figures.money is not None:
@@ -158,6 +160,32 @@ def rehearsal_view(found: Rehearsal) -> RenderableType:
 
 
 _LOOKS_PER_S = 2.0
+
+
+def _table(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[str, bool | int | float | str]:
+    """Return KEY=VALUE texts as a table; a value is a number or true or false if it reads as one, else a text."""
+    found: dict[str, bool | int | float | str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise click.BadParameter(f"{text!r} is not KEY=VALUE, such as lr=0.1.", context, parameter)
+        found[key.strip()] = _value(value.strip())
+    return found
+
+
+def _value(text: str) -> bool | int | float | str:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 _SHARED = (
     option(
         "--superlink",
@@ -186,6 +214,84 @@ _SHARED = (
         type=click.FloatRange(0),
         metavar="S",
         help="Seconds before the end of a slot by which updates must arrive. Default: 5 % of the slot, at most 60.",
+    ),
+    option(
+        "--weighting",
+        type=click.Choice(("equal", "samples")),
+        default="equal",
+        help="How clients count: all alike, the paper's objective, or by their samples. A strategy of Flower decides itself.",
+    ),
+    option("--server", default="plain", help="Server optimiser: plain, momentum or adam."),
+    option("--server-lr", type=click.FloatRange(0), metavar="LR", help="Step of the server. Default: the optimiser's."),
+    option(
+        "--server-eval-every",
+        "eval_every",
+        type=click.IntRange(0),
+        default=1,
+        metavar="ROUNDS",
+        help="Rounds between evaluations on the server; 0: only the last model.",
+    ),
+    option(
+        "--config",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=_table,
+        help="Setting that is sent to the clients with all work, such as lr=0.1; it replaces the app's. Repeat for more.",
+    ),
+    option(
+        "--reserve",
+        type=click.FloatRange(0, 1),
+        default=Replanning().reserve,
+        metavar="P",
+        help="Intended probability that a plan keeps the budget; 0: no reserve.",
+    ),
+    option(
+        "--bound",
+        type=click.FloatRange(0),
+        default=Replanning().margin,
+        metavar="SHARE",
+        help="Margin of the upper bound of intensity above the largest observed rise.",
+    ),
+    option(
+        "--latest-start",
+        type=click.FloatRange(0, 1, min_open=True),
+        default=0.5,
+        metavar="SHARE",
+        help="Share of a slot after which its round does not start any more.",
+    ),
+    option(
+        "--max-norm-ratio",
+        type=click.FloatRange(1),
+        default=10.0,
+        metavar="N",
+        help="Reject an update that is more than this many times as long as usual.",
+    ),
+    option(
+        "--max-rejections",
+        type=click.IntRange(1),
+        default=3,
+        metavar="N",
+        help="Rejected updates after which a client is excluded.",
+    ),
+    option(
+        "--gone-after",
+        type=click.IntRange(1),
+        default=3,
+        metavar="SLOTS",
+        help="Offline slots in a row after which plans leave a client out until it is back.",
+    ),
+    option(
+        "--makeup",
+        type=click.FloatRange(1),
+        default=3.0,
+        metavar="N",
+        help="Most that an update counts to make up for lost ones, as a multiple of its planned weight.",
+    ),
+    option(
+        "--buffers",
+        multiple=True,
+        metavar="ENDING",
+        help="End of the names of model arrays that are averaged, like BatchNorm's statistics. Repeat for more.",
     ),
 )
 _LOCAL = (
@@ -487,6 +593,42 @@ def new(folder: Path, task: str | None, scenario: Path | None) -> None:
     for path in new_app(folder, task=task, scenario=scenario):
         say(f"wrote {path}")
     say(f"Try it: cd {folder} && slackwater rehearse scenario.toml --app . --out rehearsal")
+
+
+@flower.command("adopt")
+@click.argument("app", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@option(
+    "--scenario",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Scenario whose clients' node configs are printed. Default: scenario.toml in the app, if there is one.",
+)
+@option("--write", is_flag=True, help="Write the changes. Default: only show them.")
+def adopt_app(app: Path, scenario: Path | None, write: bool) -> None:
+    """Show the lines that make an existing Flower APP carbon-aware.
+
+    They add the keys of its run config, the report of its nodes and the wrapper around its strategy.
+    """
+    from slackwater.engines.flower.adopt import adopt, node_configs
+
+    found = adopt(app)
+    for change in found.changes:
+        click.echo(change.diff, nl=False)
+    if not found.changes:
+        say(f"{app} needs no changes")
+    for note in found.notes:
+        say(f"By hand: {note}")
+    known = scenario or (app / "scenario.toml" if (app / "scenario.toml").is_file() else None)
+    clients = load_scenario(known).client if known is not None else []
+    sites = [(one.name, one.zone, one.power_w) for one in clients] or [("lyon", "FR", 300.0)]
+    say("Start each site's SuperNode with its own node config:" if clients else "Node config of a site, as an example:")
+    for line in node_configs(sites):
+        say(f"  {line}")
+    if write:
+        found.write()
+        say(f"wrote {len(found.changes)} files")
+    elif found.changes:
+        say(f"Nothing is written yet. Write it with: slackwater flower adopt {app} --write")
 
 
 @click.command()

@@ -224,6 +224,7 @@ class RunReader:
             "SELECT slot, number, slot_start, in_window, participants, loss, accuracy, spent_kg, seconds FROM rounds "
             "WHERE slot > ? ORDER BY slot LIMIT ?"
         )
+        journal = LedgerQueries(db, self.path).journal
         for row in db.execute(query, (after, MOST_ROUNDS - len(self.rounds))):
             names = _parsed(row["participants"], "the participants of a round", self.path)
             if not isinstance(names, list):
@@ -241,6 +242,7 @@ class RunReader:
                     **self._metric.scored(_finite(row["accuracy"])),
                     "spent_kg": row["spent_kg"],
                     "seconds": row["seconds"],
+                    "metrics": journal.round_metrics(row["slot"]),
                 }
             )
 

@@ -95,6 +95,8 @@ def run(
             f"The scenario ended {iso(over)}. Rehearse it with: slackwater rehearse {asked.path} "
             f"{f'--task {_task_name(task)}' if app is None else f'--app {app}'}. Or set a later start."
         )
+    if app is not None:
+        _check_app(app, superlink)
     engine = _engine(superlink, allow_insecure) | _trainer(app, task, None, work)
     found = plan(problem, auto=auto)
     settings |= {"aggregator": aggregator or found.aggregator, "engine": engine}
@@ -167,6 +169,8 @@ def rehearse(
     end = asked.start + asked.length
     actuals = asked.actuals(asked.start - _PAST, end + _AFTER)
     problem = asked.problem(actuals)
+    if app is not None:
+        _check_app(app, superlink)
     engine = _engine(superlink, allow_insecure) | _trainer(app, task or "digits", task_data, work)
     settings.setdefault("slot_seconds", 0.0)  # a past period: waiting for its hours would miss them all
     chosen = LiveSettings(
@@ -259,6 +263,14 @@ def _task_name(task: str | Task | None) -> str:
     from slackwater.training import tasks
 
     return tasks.absolute(task) if tasks.is_reference(task) else task
+
+
+def _check_app(app: str | Path, superlink: str | None) -> None:
+    """Raise before the folder is prepared if the app would train without Slackwater; a missing app is named later."""
+    from slackwater.engines.flower.app import App
+
+    if (Path(app) / "pyproject.toml").exists():
+        App.read(app).check(on_superlink=superlink is not None)
 
 
 def _engine(superlink: str | None, allow_insecure: bool) -> dict[str, Any]:

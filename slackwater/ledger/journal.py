@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -50,6 +51,8 @@ class Replan:
     at: datetime | None = None  # wall clock; None: the time of recording
 
 
+_KNOWN = ("num-examples", "train-loss", "train_loss", "loss")  # a round has them itself
+_METRICS = "metrics/"  # of names in `state`, before the slot
 _ATTEMPT = [field.name for field in fields(Attempt)]
 
 
@@ -118,6 +121,29 @@ class Journal:
             for row in self._rows("SELECT * FROM planned ORDER BY slot, client, cause", (), since=3):
                 found.setdefault(row["slot"], {})[row["client"], row["cause"]] = row["kg"]
         return found
+
+    def note_metrics(self, slot: int, metrics: Mapping[str, Mapping[str, float]]) -> None:
+        """Record numbers of a round by client ('' for the model of the round); others of that round stay."""
+        found = self.get(f"{_METRICS}{slot}", {})
+        merged = {who: {**found.get(who, {}), **numbers} for who, numbers in metrics.items() if numbers}
+        if merged:
+            self.put(**{f"{_METRICS}{slot}": {**found, **merged}})
+
+    def metrics(self) -> dict[int, dict[str, dict[str, float]]]:
+        """Return slot -> client ('' for the model of the round) -> its numbers by name."""
+        with damage(self._path):
+            rows = self._rows("SELECT name, value FROM state WHERE name LIKE ?", (f"{_METRICS}%",), since=2)
+            return {int(row["name"].removeprefix(_METRICS)): json.loads(row["value"]) for row in rows}
+
+    def round_metrics(self, slot: int) -> dict[str, float]:
+        """Return a round's own numbers by name: those of its model, and the mean over its clients of others."""
+        by_client = dict(self.get(f"{_METRICS}{slot}", {}))
+        own = dict(by_client.pop("", {}))
+        for name in dict.fromkeys(name for numbers in by_client.values() for name in numbers):
+            if name not in own and name not in _KNOWN:
+                values = [numbers[name] for numbers in by_client.values() if name in numbers]
+                own[name] = math.fsum(values) / len(values)
+        return {name: value for name, value in own.items() if name != "clients"}
 
     def put(self, **values: Any) -> None:
         """Store JSON values by name."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.lazy import lazily
 from slackwater.live.clock import Clock
-from slackwater.live.folder import LiveResult, LiveSettings, RunStopped, prepare
+from slackwater.live.folder import LiveResult, LiveSettings, NoRoundsError, RunStopped, prepare
 from slackwater.live.sites import Arrays, Reply, Site, Transport, Work
 from slackwater.live.status import LiveStatus, read_status
 
@@ -22,6 +22,7 @@ __all__ = [
     "LiveResult",
     "LiveSettings",
     "LiveStatus",
+    "NoRoundsError",
     "Reply",
     "RunStopped",
     "Site",

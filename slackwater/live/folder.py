@@ -30,6 +30,8 @@ Source = Literal["plan", "playback", "providers"]
 `actuals.json` in the folder, of which a run sees only what was known at the time. `providers`: asked during the run.
 With the last two, the run re-plans."""
 
+Weighting = Literal["equal", "samples"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSettings:
@@ -37,6 +39,9 @@ class LiveSettings:
 
     aggregator: str = DEFAULT_AGGREGATOR
     """How updates are combined before the window; in it they are averaged."""
+    weighting: Weighting = "equal"
+    """`equal`: every client counts alike, the paper's objective. `samples`: by its number of samples, as FedAvg does.
+    A strategy of Flower weights as it does by itself."""
     server: str = "plain"
     """Server optimiser: plain, momentum or adam."""
     server_lr: float | None = None
@@ -102,6 +107,8 @@ class LiveSettings:
                 raise ScenarioError(f"{name} must be a number of at least {least:g}, not {value!r}.")
         if not 0 < self.latest_start <= 1:
             raise ScenarioError(f"latest_start must be above 0 and at most 1, not {self.latest_start!r}.")
+        if self.weighting not in ("equal", "samples"):
+            raise ScenarioError(f"weighting must be equal or samples, not {self.weighting!r}.")
         if self.source not in ("plan", "playback", "providers"):
             raise ScenarioError(f"source must be plan, playback or providers, not {self.source!r}.")
         if self.source == "plan" and self.replan_slots is not None:
@@ -159,6 +166,10 @@ class LiveSettings:
 
 _AGAIN = "Restore it from a backup, or prepare the run again in another folder: slackwater run scenario.toml --out DIR"
 PLAN, SETTINGS, ACTUALS, FORECASTS, MODEL = "plan.json", "live.json", "actuals.json", "forecasts.json", "model.pt"
+
+
+class NoRoundsError(SlackwaterError):
+    """The plan is over, and not one round was held: there is no model."""
 
 
 class RunStopped(SlackwaterError):

@@ -34,6 +34,7 @@ from slackwater.live.folder import (
     PLAN,
     LiveResult,
     LiveSettings,
+    NoRoundsError,
     RunStopped,
     load_actuals,
     load_archive,
@@ -48,7 +49,7 @@ from slackwater.live.schedule_sources import (
     Replanned,
     ScheduleSource,
 )
-from slackwater.live.sites import Arrays, Attendance, Mask, Reply, Transport, Work
+from slackwater.live.sites import Arrays, Attendance, Chooser, Mask, Reply, Transport, Work
 from slackwater.live.trust import run_id
 from slackwater.live.updates import LiveModel, ModelDiverged
 from slackwater.planning.plan import Plan
@@ -64,6 +65,11 @@ Evaluate = Callable[[Arrays], Mapping[str, float]]
 """Evaluates a model: one metric, such as `accuracy`, and `loss` and `samples` are stored. It may be slow: the round is saved
 before. An attribute `metric` of the function gives the direction and unit of its own metric."""
 
+OnRound = Callable[[RoundRecord, Arrays], Mapping[str, float] | None]
+"""Called after every round that is saved, with its model; the numbers that it returns are stored with the round."""
+ModelMaker = Callable[[Arrays, int, LiveSettings], Any]
+"""Makes the global model from the first arrays, the number of clients and the settings; see `LiveModel`."""
+
 _MARGIN, _MOST_MARGIN_S = 0.05, 60.0
 _ASK_AGAIN = timedelta(minutes=5)  # retry interval while no intensity is known because all providers are down
 _COMING = 8  # coming slots that `status` can show
@@ -71,6 +77,7 @@ _TOGETHER_S = 0.2
 """Replies within this time share a commit, which takes milliseconds; until then they count at their upper bound."""
 _STATE_GONE = "the state after it was damaged, and the run continues from an earlier one"
 _SAME_SIZE = 0.03  # share by which the real model may differ from `model_mb` without a warning
+_NAMED_FAILURES = 3  # clients whose failure the error of a run without a round names
 _TOO_LATE = "too little time was left after asking the clients."
 
 
@@ -89,10 +96,12 @@ class Runner:
     def __init__(
         self, run: Run, plan: Plan, settings: LiveSettings, *, problem: Problem, transport: Transport,
         initial: Arrays, schedule: ScheduleSource, clock: Clock, evaluate: Evaluate | None, stop: threading.Event,
+        make_model: ModelMaker = LiveModel, on_round: OnRound | None = None,
     ) -> None:  # fmt: skip
         """Start or resume a run; `problem` is the plan's with the size of the real model, which the run is charged for."""
         self.run_file, self.plan, self.settings, self.problem = run, plan, settings, problem
         self.transport, self.schedule, self.clock, self.evaluate, self.stop = transport, schedule, clock, evaluate, stop
+        self.on_round = on_round
         fleet = plan.problem.fleet
         self.names = [str(name) for name in fleet.names]
         self.row = {name: client for client, name in enumerate(self.names)}
@@ -100,7 +109,9 @@ class Runner:
         self.meter = Meter(problem, clock.slot_seconds)
         self.attendance = Attendance(fleet, gone_after=settings.gone_after, max_rejections=settings.max_rejections)
         self.charging = Charging(run, self.names, self.meter, self.attendance)
-        self.model = LiveModel(initial, len(fleet), settings)
+        self.model = make_model(initial, len(fleet), settings)
+        self.samples: dict[str, int] = {}  # client -> samples in its last update
+        self.unasked: Mask = self.nobody  # [client], due in this slot but left out by the strategy
         self.checkpoint = Checkpoint(run)
         self.history = list(run.rounds())
         self.metrics: dict[str, float] = {}
@@ -125,6 +136,7 @@ class Runner:
                 continue
             if self._has_gone_by(slot):
                 decision = self._decide(self.nobody)
+                self.unasked = self.nobody
                 with self.run_file.transaction():
                     self.charging.pass_over(decision)
                     self._realise(decision, self.nobody, self.nobody)
@@ -132,7 +144,7 @@ class Runner:
 
             # 3. Find out which clients are online, and decide which train.
             present, messages = self.attendance.look(self.transport.online(), slot)
-            decision = self._decide(present)
+            decision = self._asked(self._decide(present))
 
             # 4. Charge the slot at its upper bound before any of its energy is used, or do not start.
             began, times = time.perf_counter(), self._times(slot)
@@ -151,10 +163,12 @@ class Runner:
             done = self._step(decision, updates, replies, began) if updates else None
 
             # 8. Save round, checkpoint and state in one transaction.
-            self._keep(decision, started, done, reasons)
+            self._keep(decision, started, done, reasons, replies)
             every = self.settings.eval_every
             if done is not None and every > 0 and (done.number + 1) % every == 0:
                 self._evaluate(done)
+            if done is not None:
+                self._tell_round(self.history[-1])
 
     def result(self) -> LiveResult:
         """Settle what is known, evaluate the final model, and end."""
@@ -162,8 +176,10 @@ class Runner:
         assert folder is not None
         with contextlib.suppress(UnavailableError):  # `slackwater resume` settles the rest
             self.schedule.settle(ledger)
+        if not self.history:
+            raise self._no_rounds()
         if not self.metrics:
-            self._evaluate(self.history[-1] if self.history else None)
+            self._evaluate(self.history[-1])
         before = self.run_file.journal.get("before", self.plan.before)
         unlucky = self.charging.unlucky()
         shortfall = {
@@ -184,6 +200,16 @@ class Runner:
             unsettled_kg=ledger.unsettled_kg(), budget_kg=self.plan.problem.budget_kg, history=tuple(self.history),
             shortfall=shortfall, seconds=math.fsum(done.seconds for done in self.history), folder=folder,
         )  # fmt: skip
+
+    def _no_rounds(self) -> NoRoundsError:
+        """Return the error of a run that ended without a round, with the clients' last failures."""
+        last = {one.client: f"{one.client}: {one.error or one.outcome}" for one in self.run_file.journal.attempts()}
+        why = " ".join(text if text.endswith(".") else f"{text}." for text in list(last.values())[:_NAMED_FAILURES])
+        self.run_file.journal.put(ended=True)
+        return NoRoundsError(
+            f"The plan in {self.run_file.folder} is over without a single round, so there is no model. "
+            f"{why or 'No client was ever due.'} Correct this, and start again in another folder."
+        )
 
     def _settle(self, ledger: Ledger, slot: int) -> bool:
         """Return whether any intensity is known to decide a slot; if not, wait a little and ask again.
@@ -209,6 +235,30 @@ class Runner:
         if not decision.in_window:
             self.model.weights.expect(decision.left)
         return decision
+
+    def _asked(self, decision: Decision) -> Decision:
+        """Leave out clients to which a strategy sends nothing: their charges are dropped before the round starts."""
+        self.unasked = self.nobody
+        if not decision.trains.any() or not isinstance(self.transport, Chooser):
+            return decision
+        due = [self.names[client] for client in np.flatnonzero(decision.trains)]
+        asked = set(self.transport.choose(due, len(self.history), self.model.arrays()))
+        out = [name for name in due if name not in asked]
+        if not out:
+            return decision
+        self.unasked = np.isin(self.names, out)
+        self.charging.say(
+            f"The strategy sends no work in slot {decision.slot} to: {', '.join(out)}.", slot=decision.slot
+        )
+        return replace(
+            decision,
+            trains=decision.trains & ~self.unasked,
+            charges=tuple(
+                line
+                for line in decision.charges
+                if line.cause == "idle" or (line.client not in out and (line.cause != "server" or asked))
+            ),
+        )
 
     # -- steps 1 and 4: time
 
@@ -272,9 +322,15 @@ class Runner:
 
     def _step(
         self, decision: Decision, updates: Mapping[int, Update], replies: Mapping[int, Reply], began: float
-    ) -> RoundRecord:
+    ) -> RoundRecord | None:
+        """Move the model; return the round, or None if a strategy made nothing of the updates."""
         number = len(self.history)
+        self.samples |= {self.names[c]: count for c in updates if (count := replies[c].samples)}
+        if self.settings.weighting == "samples":
+            updates = self._by_samples(decision, updates)
         stepped = self.model.step(decision, number, updates)
+        if stepped is None:
+            return None
         losses = {self.names[c]: loss for c in updates if (loss := replies[c].loss) is not None and math.isfinite(loss)}
         return RoundRecord(
             slot=decision.slot, number=number, slot_start=self.plan.problem.slot_start(decision.slot),
@@ -285,7 +341,28 @@ class Runner:
             work={self.names[client]: share for client, share in decision.work.items() if client in updates},
         )  # fmt: skip
 
-    def _keep(self, decision: Decision, started: Mask, done: RoundRecord | None, reasons: Mapping[int, str]) -> None:
+    def _by_samples(self, decision: Decision, updates: Mapping[int, Update]) -> Mapping[int, Update]:
+        """Scale each update by its client's samples, over the mean of those that share its round or run.
+
+        In the window the mean is over the participants, which makes it FedAvg's average. Before it, the aggregators
+        weight by participation over the whole run, so the mean is over all clients that have reported.
+        """
+        named = {client: self.names[client] for client in updates}
+        known = {client: float(self.samples[name]) for client, name in named.items() if name in self.samples}
+        if len(known) < len(updates):
+            lacking = ", ".join(name for client, name in named.items() if client not in known)
+            raise SlackwaterError(
+                f"weighting is 'samples', but {lacking} did not report num-examples in slot {decision.slot}. Reply with "
+                "it, or use weighting = 'equal'."
+            )
+        usual = known.values() if decision.in_window else [float(count) for count in self.samples.values()]
+        mean = math.fsum(usual) / len(usual)
+        return {c: replace(sent, update=sent.update * (known[c] / mean)) for c, sent in updates.items()}
+
+    def _keep(
+        self, decision: Decision, started: Mask, done: RoundRecord | None, reasons: Mapping[int, str],
+        replies: Mapping[int, Reply],
+    ) -> None:  # fmt: skip
         used = self.nobody.copy()
         used[[self.row[name] for name in done.participants] if done else []] = True
         with self.run_file.transaction():
@@ -295,6 +372,8 @@ class Runner:
             if done is not None:
                 self.run_file.record(done)
                 self.checkpoint.save(done.slot, self.model.shared.tensors(), self.model.state())
+                sent = {self.names[client]: reply.metrics for client, reply in replies.items()}
+                self.run_file.journal.note_metrics(done.slot, {**sent, "": getattr(self.model, "metrics", {})})
             elif started.any():
                 self.charging.say(f"No update of slot {decision.slot} is usable.", "warning", decision.slot)
             self._realise(decision, started, used)
@@ -311,7 +390,7 @@ class Runner:
 
     def _realise(self, decision: Decision, started: Mask, used: Mask) -> None:
         """Pass the outcome of the slot to the schedule source, and save the state."""
-        missed = decision.missing | (decision.trains & ~started)
+        missed = decision.missing | (decision.trains & ~started) | self.unasked
         self.schedule.realise(drew=started, used=used, missed=missed, ledger=self.run_file.ledger)
         self._put(before=decision.before)
 
@@ -322,7 +401,7 @@ class Runner:
             more["to_come"] = ToCome(slot=slot, kg=rest_kg, schedule=schedule).to_dict()
         self.run_file.journal.put(
             guide=self.schedule.state(), model=self.model.state(), roster=self.attendance.to_dict(),
-            coming=self._coming(), open=None, **more,
+            coming=self._coming(), open=None, samples=self.samples, **more,
         )  # fmt: skip
 
     def _coming(self) -> list[dict[str, Any]]:
@@ -358,6 +437,7 @@ class Runner:
             self.model.restore(groups, journal.get("model"))
             self.schedule.restore(journal.get("guide"))
             self.attendance.restore(journal.get("roster"))
+            self.samples = {str(name): int(count) for name, count in journal.get("samples", {}).items()}
             lost, slot = journal.get("lost", []), journal.get("open")
             self._check_names()
         if slot is None and not lost:
@@ -405,17 +485,34 @@ class Runner:
         if done is None:
             return
         label = getattr(self.evaluate, "metric", None) or measured_by(metrics)
+        own = {n: v for n, v in metrics.items() if n not in (label.name, "loss", "samples") and math.isfinite(v)}
         accuracy, loss, samples = score_in(metrics, label), metrics.get("loss"), int(metrics.get("samples", 0))
         with self.run_file.transaction():
             if label != self.run_file.metric:
                 self.run_file.journal.put(metric=label.to_dict())
             self.run_file.set_score(done.slot, accuracy, loss)
+            self.run_file.journal.note_metrics(done.slot, {"": own})
             self.run_file.record_evaluation(
                 EvaluationRecord(
                     slot=done.slot, model="last", client="", data="test", accuracy=accuracy, loss=loss, samples=samples
                 )
             )
         self.history[-1] = replace(done, accuracy=accuracy, test_loss=loss)
+
+    def _tell_round(self, done: RoundRecord) -> None:
+        """Call the user's function for a round; a failure is reported and does not end the run."""
+        if self.on_round is None:
+            return
+        try:
+            found = dict(self.on_round(done, self.model.arrays()) or {})
+            numbers = {str(name): float(value) for name, value in found.items() if math.isfinite(value)}
+        except SlackwaterError:
+            raise
+        except Exception as error:
+            self.charging.say(f"on_round failed: {type(error).__name__}: {error}", "error", done.slot)
+            return
+        with self.run_file.transaction():
+            self.run_file.journal.note_metrics(done.slot, {"": numbers})
 
     def _stopped(self) -> RunStopped:
         slot = self.schedule.slot
@@ -439,10 +536,13 @@ def carry_out(
     evaluate: Evaluate | None = None,
     clock: Clock | None = None,
     stop: threading.Event | None = None,
+    on_round: OnRound | None = None,
+    make_model: ModelMaker = LiveModel,
 ) -> LiveResult:
     """Start or resume the run that `prepare` put into `folder`, and return when it is done.
 
-    `initial` is the model to start with; a checkpoint replaces it. Setting `stop` ends the run after the current round
+    `initial` is the model to start with; a checkpoint replaces it. `make_model` makes the global model, by default ours
+    with its aggregators. Raises `NoRoundsError` if not one round was held. Setting `stop` ends the run after the current round
     with `RunStopped`; so do SIGINT and SIGTERM in the main thread. After any other `SlackwaterError` (full disk,
     unreachable provider, ..) the same call resumes the run.
     """
@@ -464,7 +564,7 @@ def carry_out(
             runner = Runner(
                 run, plan, settings, transport=transport, initial=initial, problem=problem,
                 schedule=_schedule(where, plan, settings, problem), clock=clock or _clock(run, plan, settings),
-                evaluate=evaluate, stop=stop,
+                evaluate=evaluate, stop=stop, make_model=make_model, on_round=on_round,
             )  # fmt: skip
             runner.carry_out()
             result = runner.result()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,10 @@ class Reply:
     evaluation_seconds: float | None = None
     """Duration of the client's evaluation between `started_at` and `ended_at`; None if unknown."""
     error: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The client's own numbers, such as its accuracy; kept in the run's file."""
+    message: Any = None
+    """The engine's own reply, for a strategy of the engine that combines the updates; None if ours does."""
 
 
 class Transport(Protocol):
@@ -71,6 +75,14 @@ class Transport(Protocol):
 
         There is exactly one reply for every client of `work`. Nothing is sent twice.
         """
+
+
+@runtime_checkable
+class Chooser(Protocol):
+    """A transport that may leave out clients that are due, as a strategy does that asks one client a round."""
+
+    def choose(self, clients: Sequence[str], number: int, arrays: Arrays) -> Collection[str]:
+        """Return which of the due clients get work in round `number`. The others are neither sent work nor charged."""
 
 
 Mask = NDArray[np.bool_]

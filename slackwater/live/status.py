@@ -55,6 +55,8 @@ class LiveStatus:
     score: float | None = None
     """Of the last evaluation, by `metric`."""
     metric: MetricLabel = ACCURACY
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The app's own numbers of the last round, by name."""
     training: tuple[str, ...] = ()
     """Clients that are training."""
     training_slot: int | None = None
@@ -117,6 +119,7 @@ def read_status(folder: str | Path) -> LiveStatus:
             rounds=len(rounds),
             score=next((done.accuracy for done in reversed(rounds) if done.accuracy is not None), None),
             metric=run.metric,
+            metrics=journal.round_metrics(rounds[-1].slot) if rounds else {},
             training=tuple(one.client for one in journal.attempts(slot=open_slot, outcome="running"))
             if open_slot is not None and running
             else (),

@@ -43,7 +43,7 @@ class Kept:
     """Which client-slots, slots and counts can still lead to more than `above`, by the bound at some prices."""
 
     def __init__(self, tied: Tied, prices: Prices | None, above: float) -> None:
-        clients, slots = tied.open.shape
+        slots = tied.open.shape[1]
         self.can: Mask = tied.open.copy()
         self.must: Mask = np.zeros_like(tied.open)
         self.option: Mask = tied.usable.copy()
@@ -125,7 +125,7 @@ class Core:
         self.x = model.columns(len(self.client), lower, 1.0, whole=True)
         self.gain = tied.gains[self.level, self.client, self.slot]
         self.cost = tied.costs[:, self.level, self.client, self.slot]
-        clients, slots = tied.open.shape
+        slots = tied.open.shape[1]
         self.active_slots = tied.fewest > 1 or bool(tied.fixed.any())
         at = np.flatnonzero(kept.may_open & kept.can.any(axis=0)) if self.active_slots else np.zeros(0, dtype=np.intp)
         self.y = model.columns(len(at), kept.must_open[at].astype(float), 1.0, whole=True)

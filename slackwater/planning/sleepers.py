@@ -143,10 +143,10 @@ class Sleepers:
                     continue
                 up[c, t] = True
                 came = ways.up[t, c, length] - ways.inside[c, t]
-                if length == 1 and t - self.lead[c] >= 0 and self.can_start[c, t]:
-                    if came <= ways.off[t - self.lead[c], c] - ways.starts[c, t] + 1e-12:
-                        t, length = int(t - self.lead[c]), 0
-                        continue
+                began = t - int(self.lead[c])
+                if length == 1 and began >= 0 and came <= ways.off[began, c] - ways.starts[c, t] + 1e-12:
+                    t, length = began, 0
+                    continue
                 t -= 1
                 if t < 0:
                     break

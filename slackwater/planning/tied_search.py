@@ -187,7 +187,7 @@ class _Race:
     def _take_up(self, i: int) -> None:
         end = self._end(i)
         if end.relaxed is None:
-            self._relax(i, end, _FIRST_TOLERANCE if self.effort.gap > 0 else _FINE_TOLERANCE)
+            self._relax(i, end, max(self.effort.gap / 5, _FINE_TOLERANCE))
             end.done = _RELAXED
         elif end.done == _RELAXED and not self.effort.milp and self._linear_work() > _MOST_LINEAR_WORK:
             self._sharpen(i, end)
@@ -207,7 +207,8 @@ class _Race:
     def _relax(self, i: int, end: _End, tolerance: float) -> None:
         tied = end.tied
         if tied.sleepers is not None:
-            return self._relax_sleeping(i, end, tolerance)
+            self._relax_sleeping(i, end, tolerance)
+            return
         if not (tied.best_gain > 0).any():
             prices = Prices(
                 budget=np.zeros(len(tied.room)),
@@ -313,7 +314,8 @@ class _Race:
         if end.tied.sleepers is not None:
             return None
         if self.level:
-            return self._sharpen_level(i, end)
+            self._sharpen_level(i, end)
+            return
         tied, relaxed = end.tied, end.relaxed
         assert relaxed is not None
         if not relaxed.steps:

@@ -121,6 +121,11 @@ class Snapshot(LedgerQueries):
         found = self._rows(query)
         return float(found[0][0]) if found else None
 
+    def metrics(self) -> dict[str, float]:
+        """Return the app's own numbers of the last round, by name; empty if it reported none."""
+        last = self._rows("SELECT max(slot) FROM rounds")[0][0]
+        return {} if last is None else self.journal.round_metrics(int(last))
+
     def events(self, most: int) -> tuple[int, list[tuple[str, str, int | None, str]]]:
         """Return the number of warnings and errors, and the last of them as time, level, slot and message."""
         count = int(self._rows("SELECT count(*) FROM events WHERE level <> 'info'")[0][0])

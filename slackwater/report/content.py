@@ -34,6 +34,7 @@ from slackwater.report.statement import Statement
 from slackwater.units import G_PER_KG, utc
 
 _MOST_BARS = 20
+_OWN_METRICS = 4  # of an app's own numbers that the first page shows
 
 
 def _period(statement: Statement) -> str:
@@ -109,6 +110,10 @@ def _glance(statement: Statement, kg: Kilograms) -> Figures:
     if run.score is not None:
         note = f"on the test set; {run.client_rounds:,} client-rounds in {run.rounds:,} rounds"
         items.append(Figure(run.metric.title, style.score(run.metric, run.score), "", note))
+    for name, value in list(run.metrics.items())[:_OWN_METRICS]:
+        items.append(
+            Figure(style.shortened(name, 40), f"{value:.4g}", "", "the app's own number, after the last round")
+        )
     return Figures(tuple(items))
 
 

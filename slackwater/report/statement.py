@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,8 @@ class RunFacts:
     score: float | None
     """On the global test set, by `metric`."""
     metric: MetricLabel
+    metrics: Mapping[str, float]
+    """The app's own numbers of the last round."""
     rounds: int
     client_rounds: int
     first_slot: str
@@ -266,6 +268,7 @@ def _facts(run: Snapshot, rounds: int, client_rounds: int, score: float | None) 
         seed=str(run.settings.get("seed", "unknown")),
         score=score,
         metric=run.metric(),
+        metrics=run.metrics(),
         rounds=rounds,
         client_rounds=client_rounds,
         first_slot=iso(problem.first_slot),

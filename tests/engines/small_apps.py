@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
-from flwr.proto.node_pb2 import NodeInfo
 
 from slackwater.flower import InProcessGrid, measured, register
 from slackwater.live.sites import Work
@@ -62,9 +62,9 @@ class TroubledGrid(InProcessGrid):
         self.unavailable: set[int] = set()
         self.pushed: list[Message] = []
 
-    def get_nodes(self) -> list[NodeInfo]:
+    def get_nodes(self) -> list[Any]:
         return [
-            NodeInfo(node_id=node, name=self.registered.get(node, ""))
+            SimpleNamespace(node_id=node, name=self.registered.get(node, ""))
             for node in self._contexts
             if node not in self.gone
         ]

@@ -71,7 +71,7 @@ def test_an_app_that_raises_replies_with_an_error() -> None:
 def test_a_flower_that_moved_its_parts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    monkeypatch.setitem(sys.modules, "flwr.supercore.task_identity", None)
+    monkeypatch.setitem(sys.modules, "flwr.supercore.run", None)
     with pytest.raises(SlackwaterError, match="has moved or changed flwr"):
         InProcessGrid(ClientApp(), ["a"])
     assert inprocess._SUPERLINK == 1

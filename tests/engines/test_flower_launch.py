@@ -146,3 +146,45 @@ def test_without_flower_it_says_what_to_install(folder: Path, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "flwr.app", None)
     with pytest.raises(MissingExtraError, match=r"slackwater\[flower\]"):
         in_process(folder.parent / "app", folder)
+
+
+def test_an_app_that_ends_without_starting_the_run_is_not_started_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = play(monkeypatch, folder, *["finished:completed"] * 9)
+    with pytest.raises(SlackwaterError, match="ended without starting the run"):
+        go(folder)
+    assert len([each for each in said if each[0] == "run"]) == 1
+
+
+def test_an_app_that_runs_on_without_starting_the_run_is_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_OPENED_S", 0.05)
+    monkeypatch.setattr(launch.Connection, "answers", lambda self: True)
+    said = play(monkeypatch, folder, *["running"] * 99)
+    with pytest.raises(SlackwaterError, match=r"without starting the run in .*, so it was stopped"):
+        go(folder)
+    assert said[-1][0] == "stop"
+    assert len([each for each in said if each[0] == "run"]) == 1
+
+
+def test_a_server_app_that_refuses_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = play(monkeypatch, folder, *["finished:failed"] * 9)
+    inner = launch._Watch._flower
+
+    def refusing(self: Any, *arguments: str) -> dict[str, Any]:
+        if arguments[0] == "run":
+            launch.refused(folder, "No node can be used.")
+        return inner(self, *arguments)
+
+    monkeypatch.setattr(launch._Watch, "_flower", refusing)
+    with pytest.raises(SlackwaterError, match="No node can be used"):
+        go(folder)
+    assert len([each for each in said if each[0] == "run"]) == 1
+
+
+def test_a_key_that_flower_could_not_set_is_named_before_the_start(folder: Path) -> None:
+    pyproject = folder.parent / "app" / "pyproject.toml"
+    pyproject.write_text(pyproject.read_text().replace('slackwater-run = ""\n', ""))
+    with pytest.raises(ScenarioError, match=r"lacks slackwater-run.*slackwater flower adopt"):
+        go(folder)
+    in_process(folder.parent / "app", folder)  # which needs no key

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 from plans import ZONES, small_plan
 from small_apps import TroubledGrid, adding_app
 
@@ -93,20 +92,6 @@ def test_failures_are_charged_and_the_loop_goes_on(tmp_path: Path) -> None:
     assert len(result.arrays) == 1
 
 
-def test_all_clients_failing_ends_in_the_model_it_began_with(tmp_path: Path) -> None:
-    strategy = CarbonAware(plan=small_plan(), ledger=tmp_path / "run", wait=False)
-    app = ClientApp()
-
-    @app.train()
-    def train(msg: Message, context: Context) -> Message:
-        raise RuntimeError("no data today")
-
-    grid = TroubledGrid(app, SITES)
-    grid.registered = {node: name for name, node in grid.ids.items()}
-    result = strategy.start(grid, to_arrays(INITIAL))
-    np.testing.assert_array_equal(from_arrays(result.arrays)["w"], INITIAL["w"])
-
-
 def test_errors_of_the_runner_reach_flowers_loop(tmp_path: Path) -> None:
     strategy = CarbonAware(plan=small_plan(), ledger=tmp_path / "run", wait=False)
     prepared = (tmp_path / "run" / "live.json").read_text()
@@ -117,16 +102,20 @@ def test_errors_of_the_runner_reach_flowers_loop(tmp_path: Path) -> None:
 
 
 def test_evaluation_on_clients_is_off_unless_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert CarbonAware(plan=small_plan(), ledger=tmp_path / "a", wait=False).fraction_evaluate == 0
-    CarbonAware(plan=small_plan(), ledger=tmp_path / "b", wait=False, fraction_evaluate=0.5)
-    assert "neither planned nor charged. Plan with evaluation_share" in caplog.text
+    off = CarbonAware(plan=small_plan(), ledger=tmp_path / "a", wait=False)
+    assert off.fraction_evaluate == 0
+    off.start(TroubledGrid(adding_app(), SITES), to_arrays(INITIAL))
+    assert "Clients do not evaluate" not in caplog.text
+    asked = CarbonAware(plan=small_plan(), ledger=tmp_path / "b", wait=False, fraction_evaluate=0.5)
+    asked.start(TroubledGrid(adding_app(), SITES), to_arrays(INITIAL))
+    assert "Clients do not evaluate, since the plan does not count its energy" in caplog.text
 
 
 def test_evaluation_on_clients_is_charged_as_planned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     plan = small_plan()
     plan = make_plan(plan.problem.with_settings(evaluation_share=0.1))
     strategy = CarbonAware(plan=plan, ledger=tmp_path / "run", wait=False, fraction_evaluate=0.5)
-    assert "neither planned" not in caplog.text
+    assert "Clients do not evaluate" not in caplog.text
     strategy.fraction_evaluate = 0.0  # the app has no function for it
     strategy.start(TroubledGrid(adding_app(), SITES), to_arrays(INITIAL))
     assert charged(tmp_path / "run") == pytest.approx(plan.emissions_kg)

@@ -19,7 +19,7 @@ from slackwater.ledger.journal import Journal
 from slackwater.ledger.ledger import Charge
 from slackwater.ledger.run import Run
 from slackwater.live.charging import BYTES_PER_MB, Meter, model_bytes
-from slackwater.live.folder import LiveResult, LiveSettings
+from slackwater.live.folder import LiveResult, LiveSettings, NoRoundsError
 from slackwater.live.runner import carry_out
 from slackwater.live.schedule_sources import Replanned
 from slackwater.live.sites import Reply
@@ -195,7 +195,8 @@ def test_who_is_planned_and_missing_is_in_the_plan_in_force(tmp_path: Path) -> N
 
 def test_before_its_first_plan_the_plan_it_began_with_is_in_force(tmp_path: Path) -> None:
     plan = asked()
-    replanned(tmp_path, Sites(offline=lambda look: set(NAMES)), plan, gone_after=99)
+    with pytest.raises(NoRoundsError):
+        replanned(tmp_path, Sites(offline=lambda look: set(NAMES)), plan, gone_after=99)
     rows = planned(tmp_path)
     wanted = {
         slot: {NAMES[client] for client in np.flatnonzero(plan.matrix[:, slot])} for slot in range(plan.problem.horizon)
@@ -217,7 +218,8 @@ def test_a_window_that_nobody_could_begin_was_planned(tmp_path: Path) -> None:
 def test_a_run_that_ends_before_a_slot_charges_nothing_in_it(tmp_path: Path) -> None:
     problem = world.problem(3, slack=10, fine_tune=1, idle_w=400.0)
     plan = make_plan(problem.with_settings(budget_kg=float(problem.costs.idle_kg()[:9].sum())))
-    replanned(tmp_path, Sites(offline=lambda look: set(NAMES) if look < 7 else set()), plan, gone_after=99)
+    with pytest.raises(NoRoundsError):
+        replanned(tmp_path, Sites(offline=lambda look: set(NAMES) if look < 7 else set()), plan, gone_after=99)
     assert "idle draw alone may cost more" in world.said(tmp_path)
     with Run.open(tmp_path, read_only=True) as run:
         guide = Replanned(plan.problem, None, LiveSettings().replanning)  # type: ignore[arg-type]

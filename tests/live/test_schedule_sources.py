@@ -21,7 +21,7 @@ from slackwater.intensity.providers.provider_errors import ProviderError
 from slackwater.intensity.providers.readings import Answer, Asked, Reading
 from slackwater.intensity.traces import Origin, Traces
 from slackwater.ledger.run import Run
-from slackwater.live.folder import LiveResult, LiveSettings, prepare
+from slackwater.live.folder import LiveResult, LiveSettings, NoRoundsError, prepare
 from slackwater.live.runner import carry_out, settle
 from slackwater.live.schedule_sources import Playback, Providers, Replanned
 from slackwater.planning.plan import Plan
@@ -101,9 +101,11 @@ def test_who_is_gone_for_good_is_planned_without_and_the_window_does_not_wait(tm
 
 
 def test_nobody_there_is_a_run_without_rounds(tmp_path: Path) -> None:
-    done = run(tmp_path, Sites(offline=lambda look: set(NAMES)))
-    assert done.history == ()
-    assert done.emissions_kg == 0.0
+    with pytest.raises(NoRoundsError, match="over without a single round"):
+        run(tmp_path, Sites(offline=lambda look: set(NAMES)))
+    with Run.open(tmp_path, read_only=True) as found:
+        assert found.status == "failed"
+        assert found.ledger.spent_kg() == 0.0
 
 
 def test_a_run_that_plans_once_only_keeps_to_it(tmp_path: Path) -> None:

@@ -10,14 +10,21 @@ from typing import TYPE_CHECKING
 from slackwater.lazy import lazily
 
 if TYPE_CHECKING:
-    from slackwater.engines.flower.client import LocalTrainingError, Meter, OutOfTimeError, measured, register
+    from slackwater.engines.flower.client import (
+        LocalTrainingError,
+        Meter,
+        OutOfTimeError,
+        keep_state,
+        measured,
+        register,
+    )
     from slackwater.engines.flower.grid import GridTransport, InProcessGrid
     from slackwater.engines.flower.launch import deployed, in_process
     from slackwater.engines.flower.strategy import CarbonAware, run
     from slackwater.engines.flower.task_app import client_app, server_app
 
 _HOME = {
-    "client": ("LocalTrainingError", "Meter", "OutOfTimeError", "measured", "register"),
+    "client": ("LocalTrainingError", "Meter", "OutOfTimeError", "keep_state", "measured", "register"),
     "grid": ("GridTransport", "InProcessGrid"),
     "launch": ("deployed", "in_process"),
     "strategy": ("CarbonAware", "run"),
@@ -33,6 +40,7 @@ __all__ = [
     "client_app",
     "deployed",
     "in_process",
+    "keep_state",
     "measured",
     "register",
     "run",

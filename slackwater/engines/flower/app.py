@@ -7,6 +7,8 @@ import keyword
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +16,14 @@ from typing import Any
 
 from slackwater.errors import ScenarioError
 
+RUN, SLOT_SECONDS = "slackwater-run", "slackwater-slot-seconds"
+"""Keys of an app's run config: the run folder and, if it holds only a plan, the wall time of a slot."""
+_CALLS = re.compile(
+    r"CarbonAware|slackwater\.flower\.run\b|\bflower\.run\(|from slackwater\.flower import [^\n]*\brun\b|"
+    r"from slackwater\.flower import \([^)]*\brun\b"
+)
+"""How a ServerApp calls Slackwater."""
+_MOST_FILES, _NO_CODE = 5_000, ("__pycache__", "node_modules", "venv", "site-packages")
 _HINT = "Create one with: slackwater flower new myapp"
 
 
@@ -50,6 +60,29 @@ class App:
             client=components["clientapp"],
             config=_flat(_table(section, "config")),
         )
+
+    def check(self, *, on_superlink: bool) -> None:
+        """Raise before anything is prepared if the app would train without Slackwater, or could not be told its run."""
+        if not any(_CALLS.search(text) for text in self._sources()):
+            raise ScenarioError(
+                f"The ServerApp in {self.folder} never calls Slackwater, so its training would be neither planned nor charged. "
+                "Wrap its strategy: CarbonAware(strategy, context=context).start(..). This shows the lines: slackwater flower "
+                f"adopt {self.folder}"
+            )
+        if on_superlink and RUN not in self.config:
+            raise ScenarioError(
+                f'{self.folder / "pyproject.toml"} lacks {RUN} = "" under [tool.flwr.app.config], and Flower sets only '
+                f"keys that are there. Add it, or: slackwater flower adopt {self.folder} --write"
+            )
+
+    def _sources(self) -> Iterator[str]:
+        """Yield the Python files of the app."""
+        for number, path in enumerate(sorted(self.folder.rglob("*.py"))):
+            inside = path.relative_to(self.folder).parts
+            if number > _MOST_FILES or any(part.startswith(".") or part in _NO_CODE for part in inside):
+                continue
+            with suppress(OSError, UnicodeDecodeError):
+                yield path.read_text(encoding="utf-8")
 
     def load(self, reference: str) -> Any:
         """Import a component."""

@@ -8,23 +8,29 @@ power and the time.
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import io
+import json
 import logging
 import os
 import random
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from slackwater import time_source
 from slackwater.engines.flower import records
-from slackwater.engines.flower.records import CONFIG, NAME, OWN, POWER, as_arrays, failure_text, to_arrays
+from slackwater.engines.flower.records import NAME, OWN, POWER, as_arrays, failure_text, to_arrays
 from slackwater.errors import SlackwaterError
+from slackwater.live.trust import state_folder
 
 log = logging.getLogger(__name__)
 POWERCAP = Path("/sys/class/powercap")
@@ -156,6 +162,7 @@ def _whole(path: Path) -> int:
     return int(path.read_text())
 
 
+_WORK = ("train.", "evaluate.", "query.")  # beginnings of the names of an app's functions
 _DESCRIBES = (NAME, records.ZONE, POWER, records.PARTITION, records.PARTITIONS)
 """The keys of its node config that a node sends; it sends no others."""
 _MARGIN, _LONGEST_MARGIN_S = 0.1, 30.0
@@ -172,22 +179,115 @@ class LocalTrainingError(SlackwaterError):
     """Local training failed; the message carries its time and energy."""
 
 
-def register(app: ClientApp) -> ClientApp:
-    """Let an app report its node's name, zone and power-w from the node config."""
+def register(app: ClientApp, *, measure: bool = False) -> ClientApp:
+    """Let an app report its node's name, zone and power-w from the node config.
 
-    @app.query("slackwater")  # type: ignore[untyped-decorator, unused-ignore]
-    def who(message: Message, context: Context) -> Message:
-        said: dict[str, Any] = {key: context.node_config[key] for key in _DESCRIBES if key in context.node_config}
-        return Message(RecordDict({OWN: ConfigRecord(said)}), reply_to=message)
+    Args:
+        app: The app. Mods of the app are not applied to this report, which carries no model.
+        measure: Measure all work that a plan sends, as `measured` does inside a function. Register before the functions.
+    """
+    if getattr(app, "_call", None) is not None:
+        raise SlackwaterError(
+            "This ClientApp has a client_fn, which cannot report who its node is. Use Flower's functions with messages "
+            "(@app.train()), or register the node under a name: flwr supernode register KEY.pub NAME --name lyon"
+        )
+    if measure:
+        if any(name.startswith(_WORK) for name in app._registered_funcs):
+            raise SlackwaterError(
+                "Call register(app, measure=True) before @app.train(): it applies to later functions."
+            )
+        app._mods.insert(0, _measuring)  # the outermost, so that it counts the work of other mods too
+    mods, app._mods = app._mods, []
+    try:
 
+        @app.query("slackwater")  # type: ignore[untyped-decorator, unused-ignore]
+        def who(message: Message, context: Context) -> Message:
+            said: dict[str, Any] = {key: context.node_config[key] for key in _DESCRIBES if key in context.node_config}
+            return Message(RecordDict({OWN: ConfigRecord(said)}), reply_to=message)
+
+    finally:
+        app._mods = mods
     return app
+
+
+def _measuring(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Measure the work of a message from a plan; leave other messages alone, and replies that were measured already."""
+    if not records.slot_config(message):
+        return call_next(message, context)
+    with measured(message, context) as meter:
+        reply = call_next(message, context)
+    if reply.has_error() or OWN in reply.content.config_records:
+        return reply
+    return meter.stamp(reply)
+
+
+def keep_state(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Keep `context.state` at the site, as a mod: `ClientApp(mods=[keep_state])`.
+
+    Flower gives clients an empty state in every new Flower run, and a crash of the server starts a new one. This mod
+    saves the state after each message under the run's id and the node's name, and restores it if Flower's is empty.
+    The folder is `state-dir` of the node config. Default: `clients` in the user's state folder ($SLACKWATER_STATE).
+    """
+    run, name = str(records.slot_config(message).get(records.RUN_ID, "")), str(context.node_config.get(NAME, ""))
+    if not run or not name:
+        return call_next(message, context)
+    folder = Path(str(context.node_config.get("state-dir") or state_folder() / "clients")).expanduser()
+    path = folder / f"{hashlib.sha256(f'{run}/{name}'.encode()).hexdigest()[:32]}.npz"
+    if not context.state and path.exists():
+        _load_state(path, context)
+    reply = call_next(message, context)
+    _save_state(path, context)
+    return reply
+
+
+def _save_state(path: Path, context: Context) -> None:
+    """Write the records of a state: arrays as NumPy's format, the rest as JSON, no pickle."""
+    arrays: dict[str, Any] = {}
+    kept: dict[str, Any] = {"arrays": {}, "metrics": {}, "config": {}}
+    for key, held in context.state.array_records.items():
+        kept["arrays"][key] = {name: f"a{len(arrays) + number}" for number, name in enumerate(held)}
+        arrays |= {kept["arrays"][key][name]: one.numpy() for name, one in held.items()}
+    kept["metrics"] = {key: dict(held) for key, held in context.state.metric_records.items()}
+    for key, settings in context.state.config_records.items():
+        kept["config"][key] = {
+            name: {"bytes": value.hex()} if isinstance(value, bytes) else value for name, value in settings.items()
+        }
+    text = np.frombuffer(json.dumps(kept).encode(), dtype=np.uint8)
+    buffer = io.BytesIO()
+    np.savez(buffer, state=text, **arrays)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
+    draft.write_bytes(buffer.getvalue())
+    draft.chmod(0o600)
+    draft.replace(path)
+
+
+def _load_state(path: Path, context: Context) -> None:
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            kept = json.loads(file["state"].tobytes())
+            for key, names in kept["arrays"].items():
+                context.state[key] = to_arrays({name: file[part] for name, part in names.items()})
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise SlackwaterError(
+            f"The state of this client in {path} cannot be read ({error}). Delete the file."
+        ) from None
+    for key, metrics in kept["metrics"].items():
+        context.state[key] = MetricRecord(metrics)
+    for key, settings in kept["config"].items():
+        context.state[key] = ConfigRecord(
+            {
+                name: bytes.fromhex(value["bytes"]) if isinstance(value, dict) else value
+                for name, value in settings.items()
+            }
+        )
 
 
 class Meter:
     """One client's local training in one slot."""
 
     def __init__(self, message: Message, context: Context, energy: EnergyMeter | None) -> None:
-        config: Mapping[str, Any] = message.content.config_records.get(CONFIG, {})
+        config = records.slot_config(message)
         self._message, self._energy = message, energy
         self._name = str(context.node_config.get(NAME, ""))
         self._power = context.node_config.get(POWER)
@@ -241,6 +341,15 @@ class Meter:
             OWN: ConfigRecord({key: value for key, value in self.told().items() if value is not None}),
         }
         return Message(RecordDict(content), reply_to=self._message)
+
+    def stamp(self, reply: Message) -> Message:
+        """Add the report of time and energy to a reply that the app made itself, and return it."""
+        if self._ended_s is None:
+            raise SlackwaterError(
+                "Call meter.stamp after the `with measured(..)` block: the energy is not known before."
+            )
+        reply.content[OWN] = ConfigRecord({key: value for key, value in self.told().items() if value is not None})
+        return reply
 
     def told(self) -> dict[str, Any]:
         """Return the report that is sent besides the model."""

@@ -8,7 +8,7 @@ import queue
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib import metadata
 from typing import Any
@@ -27,6 +27,7 @@ from slackwater.engines.flower.records import (
     POWER,
     QUERY,
     ZONE,
+    slot_config,
     to_arrays,
     to_content,
     to_reply,
@@ -74,7 +75,7 @@ class Identities:
 
         A node with a registered name is waited for only `patiently`: its name is known, and its answer is read later.
         """
-        there = {int(node.node_id): str(node.name or "") for node in self._grid.get_nodes()}
+        there = named_nodes(self._grid)
         now = time_source.monotonic()
         self._known = {
             node: known for node, known in self._known.items() if node in there and (known.site or known.again_at > now)
@@ -168,6 +169,13 @@ class Identities:
         return found
 
 
+def named_nodes(grid: Grid) -> dict[int, str]:
+    """Return the nodes that are online, with their registered names; empty names where Flower has none."""
+    if not hasattr(grid, "get_nodes"):
+        return {int(node): "" for node in grid.get_node_ids()}
+    return {int(node.node_id): str(getattr(node, "name", "") or "") for node in grid.get_nodes()}
+
+
 def _refused(sentence: str) -> _Known:
     return _Known(refusal=sentence, again_at=time_source.monotonic() + _AGAIN_S)
 
@@ -244,15 +252,19 @@ class GridTransport:
     Nothing is sent twice. Error replies carry the SuperLink's node id, so replies are matched by the message they answer.
     """
 
+    for_strategy = False  # whether replies keep their messages, for a strategy of Flower
+
     def __init__(
         self, grid: Grid, *, names: Sequence[str] = (), ask_registered: bool = True, patience_s: float = 30.0,
         now: Callable[[], datetime] = time_source.now, sleep: Callable[[float], None] = time_source.sleep,
+        config: Mapping[str, Any] | None = None, run: str = "",
     ) -> None:  # fmt: skip
         """Reach the nodes of a grid; `names` are the plan's clients, for simulations whose nodes have only numbers.
 
         With `ask_registered`, nodes with a registered name are asked for zone and power too, which starts a process on each.
+        `config` is sent with all work, and `run` is the run's id, under which a client may keep its state.
         """
-        self._grid, self._now = grid, now
+        self._grid, self._now, self._config, self._run_id = grid, now, dict(config or {}), run
         self._identities = Identities(
             grid, names=names, ask_registered=ask_registered, patience_s=patience_s, sleep=sleep
         )
@@ -308,8 +320,9 @@ class GridTransport:
             if id(task.arrays) not in records:  # the same model for all is sent to the SuperLink once
                 records[id(task.arrays)] = to_arrays(task.arrays)
             stops_in_s = (task.ends_at - self._now()).total_seconds()
+            task = replace(task, config={**self._config, **task.config})
             found[client] = Message(
-                to_content(task, records[id(task.arrays)], min(left_s, stops_in_s)),
+                to_content(task, records[id(task.arrays)], min(left_s, stops_in_s), self._run_id),
                 dst_node_id=self._nodes[client][0],
                 message_type=MessageType.TRAIN,
                 ttl=left_s,
@@ -326,12 +339,18 @@ class GridTransport:
                 outcome="failed",
                 error=f"The reply for {client!r} came from another node ({message.metadata.src_node_id}), so it is not used.",
             )
-        return to_reply(client, message, verified=site.verified)
+        return to_reply(client, message, verified=site.verified, for_strategy=self.for_strategy)
 
 
+UNPLANNED = (
+    "The ServerApp sends work to clients without Slackwater, so it would be neither planned nor charged. Wrap its strategy: "
+    "CarbonAware(strategy, context=context).start(..), or call slackwater.flower.run. This shows the lines: slackwater "
+    "flower adopt APP"
+)
 Value = bool | int | float | str
 _SUPERLINK = 1  # Flower's node id of the server
 _RAISED = 2  # Flower's code for an error in an app
+_IDENTITY = "flwr.supercore.task_identity"  # private module of Flower
 
 
 class InProcessGrid(Grid):
@@ -348,12 +367,14 @@ class InProcessGrid(Grid):
         nodes: Mapping[str, Mapping[str, Value]] | Iterable[str],
         *,
         run_config: Mapping[str, Value] | None = None,
+        only_planned: bool = False,
     ) -> None:
         """Make a grid; `nodes` is name -> node config, like {"lyon": {"zone": "FR", "power-w": 300}}, or only names.
 
-        The default partition id is the position in this order.
+        The default partition id is the position in this order, and num-partitions the number of nodes, as in Flower's
+        simulation. `only_planned` refuses work that no plan has charged.
         """
-        self._app = client_app
+        self._app, self._only_planned = client_app, only_planned
         self._run = _private("flwr.supercore.run", lambda found: found.Run.create_empty(1))
         self._pending: dict[str, Message] = {}
         self._contexts: dict[int, Context] = {}
@@ -361,14 +382,16 @@ class InProcessGrid(Grid):
         for number, (name, config) in enumerate(configs.items()):
             node = _SUPERLINK + 1 + number
             self._contexts[node] = Context(
-                run_id=self._run.run_id, node_id=node, node_config={PARTITION: number, **config, NAME: name},
+                run_id=self._run.run_id, node_id=node, node_config={PARTITION: number, PARTITIONS: len(configs), **config, NAME: name},
                 state=RecordDict(), run_config=dict(run_config or {}),
             )  # fmt: skip
         self._take_identity()
 
     def _take_identity(self) -> None:
         """Set the identity of this process, which Flower's messages need; Flower's own processes set it at start."""
-        identity = _private("flwr.supercore.task_identity", lambda found: found.TaskIdentity)
+        if _version() < (1, 38):  # the grid sets it in every message
+            return
+        identity = _private(_IDENTITY, lambda found: found.TaskIdentity)
         identity.task_id, identity.run_id, identity.node_id = 1, self._run.run_id, _SUPERLINK
 
     def set_run(self, run: Any) -> None:
@@ -396,8 +419,12 @@ class InProcessGrid(Grid):
         for message in messages:
             if message.metadata.dst_node_id not in self._contexts:
                 raise SlackwaterError(f"There is no node {message.metadata.dst_node_id} in this grid.")
+            if self._only_planned and message.metadata.message_type != QUERY and not slot_config(message):
+                raise SlackwaterError(UNPLANNED)
             message_id = uuid.uuid4().hex
             message.metadata.__dict__["_message_id"] = message_id
+            if not message.metadata.src_node_id:
+                message.metadata.__dict__ |= {"_run_id": self._run.run_id, "_src_node_id": _SUPERLINK}
             self._pending[message_id] = message
             ids.append(message_id)
         return ids
@@ -434,6 +461,11 @@ def _copied(content: RecordDict) -> RecordDict:
     return RecordDict(copies)
 
 
+def _version() -> tuple[int, ...]:
+    """Return the version of Flower, as far as it is numbers."""
+    return tuple(int(part) for part in metadata.version("flwr").split(".")[:2] if part.isdecimal())
+
+
 def _private(module: str, get: Callable[[Any], Any]) -> Any:
     """Return an object from a private module of Flower; raise a clear error if it is gone."""
     try:
@@ -441,5 +473,5 @@ def _private(module: str, get: Callable[[Any], Any]) -> Any:
     except (ImportError, AttributeError, TypeError):
         raise SlackwaterError(
             f"Flower {metadata.version('flwr')} has moved or changed {module}, which the in-process grid needs. Use a tested "
-            "version (pip install 'flwr==1.41.*'), or Flower's own simulation (flwr run)."
+            "version (pip install 'flwr==1.42.*'), or Flower's own simulation (flwr run)."
         ) from None

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from slackwater.engines.flower.app import App
+from slackwater.engines.flower.app import RUN, App
 from slackwater.errors import MissingExtraError, ScenarioError, SlackwaterError
 from slackwater.ledger.run import FILE, Run
 from slackwater.ledger.schema import LOCK
@@ -114,7 +114,21 @@ _MOST_FAILURES = 3  # failed starts in a row after which the app itself must be 
 _MISSING = 2  # checks in a row without a process that has the run open: the ServerApp is gone
 _LOOK_S, _LOOK_HELD_S = 5.0, 30.0
 """Between two questions to the SuperLink, each a process: while no process has the run open, and otherwise."""
-_SHORT_S = 120.0  # a start that lasted longer was not a failure
+_OPENED_S = (
+    900.0  # time from the start of a ServerApp until it must have opened the run; Flower may install packages first
+)
+_NEVER_STARTED = (
+    "The ServerApp ended without starting the run in {folder}, so nothing of it was planned or charged. Its main function "
+    "must call CarbonAware(strategy, context=context).start(..) or slackwater.flower.run(..)."
+)
+_REFUSED = "refused.txt"  # in the run folder: why the ServerApp refused to start, for the process that watches it
+
+
+def refused(folder: Path, sentence: str) -> ScenarioError:
+    """Return the error of a run that must not start, and leave the sentence for the process that watches a SuperLink."""
+    with contextlib.suppress(OSError):
+        (folder / _REFUSED).write_text(sentence, encoding="utf-8")
+    return ScenarioError(sentence)
 
 
 def in_process(app_dir: str | Path, folder: str | Path) -> None:
@@ -124,18 +138,21 @@ def in_process(app_dir: str | Path, folder: str | Path) -> None:
     except ModuleNotFoundError:
         raise MissingExtraError("Flower", "flower") from None
     from slackwater.engines.flower.grid import InProcessGrid
-    from slackwater.engines.flower.strategy import RUN
 
     app, where = App.read(app_dir), Path(folder).absolute()
     fleet = Plan.load(where / PLAN).problem.fleet
     config: dict[str, Any] = {**app.config, RUN: str(where)}
     nodes: dict[str, dict[str, bool | int | float | str]] = {
-        str(name): {"zone": str(zone), "partition-id": number}
+        str(name): {"zone": str(zone), "partition-id": number, "num-partitions": len(fleet)}
         for number, (name, zone) in enumerate(zip(fleet.names, fleet.zone, strict=True))
     }
-    grid = InProcessGrid(app.load(app.client), nodes, run_config=config)
+    grid = InProcessGrid(app.load(app.client), nodes, run_config=config, only_planned=True)
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+    app.check(on_superlink=False)
+    (where / _REFUSED).unlink(missing_ok=True)
     app.load(app.server)(grid, context)
+    if not Run.begun(where):
+        raise SlackwaterError(_NEVER_STARTED.format(folder=where))
 
 
 def deployed(
@@ -156,6 +173,8 @@ def deployed(
     app, where = App.read(app_dir), Path(folder).absolute()
     connection = read_connection(superlink)
     check_secure(connection, allow_insecure=allow_insecure)
+    app.check(on_superlink=True)
+    (where / _REFUSED).unlink(missing_ok=True)
     _Watch(app, connection, where, poll_s=poll_s, patience_s=patience_s, stop=stop or threading.Event()).until_done()
 
 
@@ -185,19 +204,21 @@ class _Watch:
         self._app, self._connection, self._folder, self._stop = app, connection, folder, stop
         self._poll_s, self._patience_s = poll_s, patience_s
         self._reached_at = time.monotonic()
+        self._former = ""  # which process held the run's lock before the last start
 
     def until_done(self) -> None:
         """Start the app until the run is done. Give up soon if it fails repeatedly without a round: the app is wrong."""
         pause, failures, active_at = _BACK_OFF_S[0], 0, time.monotonic()
         while not self._done():
-            progress, began = self._progress(), time.monotonic()
+            progress = self._progress()
             try:
                 why = self._ended(self._one_run())
             except _CommandError as error:
                 why = str(error)
             if self._done():
                 return
-            if self._progress() != progress or time.monotonic() - began > _SHORT_S:
+            self._check_started()
+            if self._progress() != progress:
                 pause, failures, active_at = _BACK_OFF_S[0], 0, time.monotonic()
             elif self._connection.answers():
                 failures += 1
@@ -216,12 +237,20 @@ class _Watch:
             self._rest(pause)
             pause = min(pause * 2, _BACK_OFF_S[1])
 
+    def _check_started(self) -> None:
+        """Raise if starting again cannot help: the ServerApp refused, or the plan is over without a round."""
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            raise SlackwaterError((self._folder / _REFUSED).read_text(encoding="utf-8"))
+        ended = _read(self._folder, lambda run: bool(run.journal.get("ended")), False)
+        if ended:
+            raise SlackwaterError(_read(self._folder, _last_error, "") or f"The plan in {self._folder} had no round.")
+
     def _one_run(self) -> FlowerRun:
         """Start a Flower run and watch it to its end."""
-        former = _holder(self._folder)
+        former = self._former = _holder(self._folder)
         run_id = self._start()
         log.info("Flower run %s started.", run_id)
-        began, missing, looked = False, 0, 0.0
+        began, missing, looked, started = False, 0, 0.0, time.monotonic()
         try:
             while not self._done():
                 self._rest(self._poll_s)
@@ -233,6 +262,13 @@ class _Watch:
                     # Flower itself would notice only after a minute or more without a heartbeat.
                     self._flower("stop", run_id, self._connection.name, "--format", "json")
                     return FlowerRun(status="finished:failed", details="its process is gone.")
+                if not began and time.monotonic() - started > _OPENED_S and self._connection.answers():
+                    self._flower("stop", run_id, self._connection.name, "--format", "json")
+                    raise SlackwaterError(
+                        f"The app runs for {_OPENED_S:.0f} s without starting the run in {self._folder}, so it was stopped: its "
+                        "work would be neither planned nor charged. Its main function must call CarbonAware(strategy, "
+                        "context=context).start(..) or slackwater.flower.run(..) first."
+                    )
                 if time.monotonic() - looked < (_LOOK_HELD_S if held else _LOOK_S):
                     continue
                 looked = time.monotonic()
@@ -259,11 +295,11 @@ class _Watch:
             raise RunStopped(
                 f"The Flower run was stopped (flwr stop). Everything is saved. Resume with: slackwater resume {self._folder}"
             )
+        if ended.status.endswith("completed") and _holder(self._folder) == self._former:
+            raise SlackwaterError(_NEVER_STARTED.format(folder=self._folder))
         return f"The ServerApp ended before the run was done: {_sentence(ended.details or ended.status)}"
 
     def _start(self) -> str:
-        from slackwater.engines.flower.strategy import RUN
-
         override = f"{RUN}={json.dumps(str(self._folder))}"
         answer = self._flower("run", str(self._app.folder), self._connection.name, "--format", "json", "-c", override)
         return str(answer["run-id"])
@@ -345,6 +381,10 @@ def _read(folder: Path, look: Callable[[Run], T], otherwise: T) -> T:
             return look(run)
     except (SlackwaterError, sqlite3.Error):  # it is being created, or its disk is full
         return otherwise
+
+
+def _last_error(run: Run) -> str:
+    return next((said for _, level, _, said in reversed(run.events()) if level == "error"), "")
 
 
 def _json_in(text: str) -> dict[str, Any] | None:

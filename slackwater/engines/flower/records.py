@@ -21,6 +21,7 @@ from slackwater.live.sites import Arrays, Outcome, Reply, Work
 ARRAYS, CONFIG, METRICS, OWN = "arrays", "config", "metrics", "slackwater"
 NAME, ZONE, POWER = "name", "zone", "power-w"
 PARTITION, PARTITIONS = "partition-id", "num-partitions"
+ENDS_AT, RUN_ID = "ends-at", "slackwater-run-id"  # in the config of a message: the end of the slot, and the run
 QUERY = "query.slackwater"  # the message that asks a node for its identity
 _LOSSES = ("train-loss", "train_loss", "loss")
 _FAILURE = re.compile(r"\[slackwater (\{.*?\})\]")
@@ -48,27 +49,54 @@ def as_arrays(model: Mapping[str, Any] | ArrayRecord) -> Arrays:
     return {name: value.detach().cpu().numpy() if hasattr(value, "detach") else value for name, value in state.items()}
 
 
-def to_content(work: Work, arrays: ArrayRecord, left_s: float) -> RecordDict:
+def to_content(work: Work, arrays: ArrayRecord, left_s: float, run: str = "") -> RecordDict:
     """Return the content of a message to a client; `left_s` is for clients whose clock is wrong."""
-    config = ConfigRecord(
+    return with_slot(RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord()}), work, left_s, run)
+
+
+def with_slot(content: RecordDict, work: Work, left_s: float, run: str = "") -> RecordDict:
+    """Return a copy of a content whose config says slot, seed and end; other keys and records stay.
+
+    They go into the config record that is there: Flower's mods want exactly one.
+    """
+    records: dict[str, Any] = dict(content.items())
+    configs = content.config_records
+    name = CONFIG if CONFIG in configs or not configs else next(iter(configs))
+    records[name] = ConfigRecord(
         {
+            **configs.get(name, {}),
             **work.config,
             "server-round": work.number + 1,
             "slot": work.slot,
             "number": work.number,
             "attempt": work.attempt,
             "seed": work.seed,
-            "ends-at": work.ends_at.timestamp(),
+            ENDS_AT: work.ends_at.timestamp(),
             "seconds-left": left_s,
+            **({RUN_ID: run} if run else {}),
         }
     )
-    return RecordDict({ARRAYS: arrays, CONFIG: config})
+    return RecordDict(records)
 
 
-def to_reply(client: str, message: Message, *, verified: bool) -> Reply:
+def slot_config(message: Message) -> Mapping[str, Any]:
+    """Return the config that `with_slot` wrote into a message; empty if the message is not from a plan."""
+    if not message.has_content():
+        return {}
+    return next((dict(one) for one in message.content.config_records.values() if ENDS_AT in one), {})
+
+
+def numbers_in(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the finite numbers of a record by name."""
+    found = {name: _number(value, finite=False) for name, value in record.items()}
+    return {str(name): value for name, value in found.items() if value is not None and math.isfinite(value)}
+
+
+def to_reply(client: str, message: Message, *, verified: bool, for_strategy: bool = False) -> Reply:
     """Return the reply in a message; an unreadable message is a failure, with the reason.
 
-    A reported energy is used only if it is a possible number; the runner compares it with the power.
+    A reported energy is used only if it is a possible number; the runner compares it with the power. `for_strategy`
+    keeps the message for a strategy of Flower, and accepts replies of any form, since the strategy reads them.
     """
     if message.has_error():
         return _failure(client, message)
@@ -86,6 +114,9 @@ def to_reply(client: str, message: Message, *, verified: bool) -> Reply:
     told: dict[str, Any] = {**own, **metrics}
     record = _only(content.array_records, ARRAYS)
     times = _times(told)
+    if for_strategy and record is None:
+        joined = {f"{key}.{name}": one for key, held in content.array_records.items() for name, one in held.items()}
+        record = ArrayRecord(joined)
     if record is None:
         return Reply(client=client, outcome="failed", error=f"{client!r} replied without a model.", **times)
     try:
@@ -97,7 +128,8 @@ def to_reply(client: str, message: Message, *, verified: bool) -> Reply:
     return Reply(
         client=client, outcome="done", arrays=arrays,
         loss=next((_number(told[key], finite=False) for key in _LOSSES if key in told), None),
-        samples=None if samples is None else int(samples), **times,
+        samples=None if samples is None else int(samples), metrics=numbers_in(metrics),
+        message=message if for_strategy else None, **times,
     )  # fmt: skip
 
 

@@ -11,9 +11,10 @@ from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from slackwater.engines.flower.app import RUN
 from slackwater.engines.flower.client import measured, register
 from slackwater.engines.flower.records import NAME, PARTITION, PARTITIONS
-from slackwater.engines.flower.strategy import RUN, run
+from slackwater.engines.flower.strategy import run
 from slackwater.errors import ScenarioError
 from slackwater.live.folder import is_live, load_settings
 from slackwater.training.local import LocalWork, evaluate, train_locally
