@@ -38,12 +38,12 @@ from slackwater.training.local import (
     evaluate,
     evaluate_each,
     probe,
-    stream,
 )
-from slackwater.training.process import save_model, stopping, threads
+from slackwater.training.process import save_model, stopping, stream, threads
 from slackwater.training.schedule_source import ByPlan, ScheduledRound, ScheduleSource, TrainingState
 from slackwater.training.settings import EVAL_EVERY, Settings, check, described, notes_of, plan_of, rebuilt
-from slackwater.training.task import ModelMaker, Samples, Task, average_buffers
+from slackwater.training.task import ModelMaker, Samples, Task
+from slackwater.training.vectors import average_buffers
 from slackwater.units import iso
 
 
