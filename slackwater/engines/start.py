@@ -146,7 +146,7 @@ def rehearse(
         aggregator: How updates are combined before the window. Default: "echo".
         tell: Called with a message for each step.
         watch: Called with the run folder; returns a context that is open during the run.
-        settings: Other fields of `slackwater.live.LiveSettings`, such as `seed` and `slot_seconds`.
+        settings: Other fields of `slackwater.live.LiveSettings`, such as `seed`. `slot_seconds` is 0 by default: no waiting.
     """
     if app is not None and task is not None:
         raise ScenarioError("Give --app or --task, not both.")
@@ -167,7 +167,7 @@ def rehearse(
         options = {} if task_data is None else {"data": str(Path(task_data).absolute())}
         engine["task"] = {"name": task or "digits", "options": options}
     chosen = LiveSettings(
-        **settings,
+        **{"slot_seconds": 0.0} | settings,  # a past period in real time would miss every slot
         forecast=forecast,
         aggregator=aggregator or DEFAULT_AGGREGATOR,
         engine=engine,

@@ -281,6 +281,8 @@ class Runner:
         used[[self.row[name] for name in done.participants] if done else []] = True
         with self.run_file.transaction():
             self.charging.reject(decision.slot, reasons)
+            for client, note in self.model.notes.items():
+                self.charging.say(f"{self.names[client]} {note}.", slot=decision.slot)
             for message in self._count(decision.slot, started, used, reasons):
                 self.charging.say(message, "error", decision.slot)
             if done is not None:

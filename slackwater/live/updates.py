@@ -104,9 +104,9 @@ class Codec:
             joined[name] = in_type(part.reshape(shape), dtype)
         return joined
 
-    def sent(self, arrays: Arrays) -> tuple[int, int]:
-        """Return how many of the model's arrays a client sent, and how many there are."""
-        return len(arrays), len(self._form)
+    def __len__(self) -> int:
+        """Return how many arrays the model has."""
+        return len(self._form)
 
     def _real(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return an array of parameters as a flat array of real numbers: a complex number becomes two."""
@@ -217,6 +217,10 @@ class LiveModel:
         self.weights = MakeupWeights(clients, makeup=settings.makeup)
         self._screening = Screening(settings.max_norm_ratio)
         self._clients, self._max_ratio = clients, settings.max_norm_ratio
+        self._partial = set[int]()  # clients that sent some of the model's arrays
+        self.notes: dict[
+            int, str
+        ] = {}  # client -> what is new about its update of this round, and is no reason to reject it
 
     def arrays(self) -> Arrays:
         """Return a copy of the model in the clients' form."""
@@ -229,6 +233,7 @@ class LiveModel:
         """
         updates: dict[int, Update] = {}
         reasons: dict[int, str] = {}
+        self.notes = {}
         for client in sorted(client for client, reply in replies.items() if reply.outcome == "done"):
             arrays, replies[client] = replies[client].arrays, replace(replies[client], arrays=None)
             try:
@@ -237,6 +242,11 @@ class LiveModel:
                 vector, buffers = self._codec.split(arrays, (self.shared.theta, self.shared.buffers))
                 with np.errstate(over="ignore"):  # too long for the type: its length is infinite
                     updates[client] = Update(update=self.shared.theta - vector, buffers=buffers)
+                if len(arrays) < len(self._codec) and client not in self._partial:
+                    self._partial.add(client)
+                    self.notes[client] = (
+                        f"sends {len(arrays)} of the model's {len(self._codec)} arrays; it keeps the others"
+                    )
             except UnusableUpdateError as error:
                 reasons[client] = str(error)
         norms = {client: norm(sent.update) for client, sent in updates.items()}
