@@ -51,6 +51,7 @@ class Meter:
         self._kwh_per_byte = problem.network_kwh_per_gb / BYTES_PER_GB
         self._by_power = ~np.isnan(fleet.power_w) & np.isnan(fleet.energy_kwh)
         self._slot_s = slot_seconds
+        self._pace = slot_seconds / (problem.slot_hours * 3600.0) if slot_seconds else 1.0
         share = 1.0 if problem.round_minutes is None else problem.round_minutes / problem.traces.slot_minutes
         self.allowed_seconds = slot_seconds * share
         """Longest training in a slot, as wall time: the charge at the start is its power over this time."""
@@ -76,6 +77,13 @@ class Meter:
             energy_kwh=training, seconds=seconds, method=method, corrects=True, evaluation_kwh=evaluation,
             network_kwh=network, idle_kwh=waiting,
         )  # fmt: skip
+
+    def possible_kwh(self, client: int, held_kwh: float) -> float:
+        """Return the energy of a round at the declared power, by the wall clock: a meter counts real seconds.
+
+        `held_kwh` is what was charged at the start, for the scenario's time. A slot may be shorter in a rehearsal.
+        """
+        return held_kwh * (self._pace if self._by_power[client] else 1.0)
 
     def pue(self, client: int) -> float:
         """Return the power usage effectiveness of a client's site."""
@@ -217,8 +225,9 @@ class Charging:
         read, line = self._meter.read(self._row[reply.client], reply, sent_at, now), lines["training"]
         held_kwh = sum(one.energy_kwh or 0.0 for cause, one in lines.items() if cause != "network")
         drew_kwh = read.energy_kwh + (read.evaluation_kwh or 0.0)
-        if read.method == "measured" and drew_kwh > MOST_OF_PLANNED * held_kwh * (1 + _ROUNDING):
-            read = self._quarantine(reply, read, line.slot, held_kwh)
+        possible_kwh = self._meter.possible_kwh(self._row[reply.client], held_kwh)
+        if read.method == "measured" and drew_kwh > MOST_OF_PLANNED * possible_kwh * (1 + _ROUNDING):
+            read = self._quarantine(reply, read, line.slot, possible_kwh)
         elif drew_kwh > held_kwh * (1 + _ROUNDING):
             self.say(
                 f"{reply.client} used {drew_kwh:.4g} kWh in slot {line.slot}, more than its upper bound of "
@@ -244,11 +253,11 @@ class Charging:
             how = "failed" if reply.outcome == "failed" else f"was {reply.outcome}"
             self.say(f"{reply.client} {how} in slot {line.slot}, and stays charged{why}", "warning", line.slot)
 
-    def _quarantine(self, reply: Reply, read: Reading, slot: int, held_kwh: float) -> Reading:
+    def _quarantine(self, reply: Reply, read: Reading, slot: int, possible_kwh: float) -> Reading:
         """Record a report above the bound of its slot; return the reading at the bound."""
         assert reply.energy_kwh is not None
         evaluation_kwh, pue = read.evaluation_kwh or 0.0, self._meter.pue(self._row[reply.client])
-        whole, bound_kwh = charged_kwh(reply.energy_kwh, pue, read.idle_kwh), MOST_OF_PLANNED * held_kwh
+        whole, bound_kwh = charged_kwh(reply.energy_kwh, pue, read.idle_kwh), MOST_OF_PLANNED * possible_kwh
         report = EnergyReport(
             slot=slot, client=reply.client, reported_kwh=reply.energy_kwh, bound_kwh=bound_kwh, pue=pue,
             idle_kwh=read.idle_kwh, training_share=read.energy_kwh / whole, evaluation_share=evaluation_kwh / whole,
@@ -256,7 +265,7 @@ class Charging:
         self._journal.quarantine(report)
         self.say(
             f"{reply.client} reported {reply.energy_kwh:.4g} kWh in slot {slot}, more than is possible: its declared power "
-            f"gives {held_kwh:.4g} kWh. {bound_kwh:.4g} kWh are charged, {MOST_OF_PLANNED:g} times that. Check its meter, "
+            f"gives {possible_kwh:.4g} kWh. {bound_kwh:.4g} kWh are charged, {MOST_OF_PLANNED:g} times that. Check its meter, "
             f"then run: slackwater confirm {self._run.folder} --client {reply.client} --slot {slot}",
             "warning",
             slot,

@@ -11,6 +11,7 @@ import live_world as world
 import pytest
 from click.testing import CliRunner, Result
 from live_world import Sites, StopAfter
+from test_live_runner import Late
 
 from slackwater.cli.main import cli
 from slackwater.dashboard.runs import RunReader
@@ -75,6 +76,17 @@ def test_the_bound_counts_pue_evaluation_and_the_declared_power(
     most = MOST_OF_PLANNED * min(factor, 1.0)
     assert kwh(lines(tmp_path)) == pytest.approx(most)
     assert kwh(lines(tmp_path), "evaluation") == pytest.approx(0.1 * most)
+
+
+def test_in_short_slots_the_bound_counts_real_seconds(tmp_path: Path) -> None:
+    """A meter measures what a machine draws in two seconds, not in the hour that they stand for."""
+    clock = Late(0.0)
+    clock.slot_seconds = 2.0
+    world.made(tmp_path, world.plan(ROWS))
+    carry_out(tmp_path, lying(), world.initial(), clock=clock)
+    (report,) = read_status(tmp_path).quarantined
+    assert report.bound_kwh == pytest.approx(MOST_OF_PLANNED * 1.0 * 2 / 3600)
+    assert kwh(lines(tmp_path)) == pytest.approx(report.bound_kwh)
 
 
 def test_a_confirmed_report_is_charged_in_full_by_a_correction(tmp_path: Path) -> None:
