@@ -218,9 +218,7 @@ class LiveModel:
         self._screening = Screening(settings.max_norm_ratio)
         self._clients, self._max_ratio = clients, settings.max_norm_ratio
         self._partial = set[int]()  # clients that sent some of the model's arrays
-        self.notes: dict[
-            int, str
-        ] = {}  # client -> what is new about its update of this round, and is no reason to reject it
+        self.notes: dict[int, str] = {}  # client -> remark on its update of this round, no reason to reject it
 
     def arrays(self) -> Arrays:
         """Return a copy of the model in the clients' form."""
