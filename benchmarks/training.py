@@ -28,7 +28,8 @@ from training_report import EVALUATED, EVERYONE, FLOWER, KINDS, OURS, best_bares
 from training_way import BARE, LR, WEIGHT_DECAY, model_maker
 
 import slackwater as sw
-from slackwater.training.local import BATCHES, LocalWork, batches, stream
+from slackwater.training.local import BATCHES, LocalWork, batches
+from slackwater.training.process import stream
 
 RESULTS = Path(__file__).parent / "results" / "training.json"
 QUICK_BARE = ["threads", "threads, channels-last"]

@@ -35,6 +35,8 @@ HELP_ONLY = {
     "data show": "of an empty cache there is nothing to draw",
     "data fetch": "asks a provider; tests/providers does, on the loopback",
     "calibrate": "loads the machine for a minute",
+    "confirm": "needs a false energy report; tests/live has one",
+    "rehearse examples/sklearn_app/scenario.toml": "is in the repository's folder; tests/engines runs it",
 }
 """Commands of which only the options are checked, and why."""
 DONE_BEFORE = {

@@ -25,6 +25,7 @@ COMMANDS = {
     "baseline": ("slackwater.cli.train_commands:baseline", "Train a SCENARIO without slack until its budget is spent."),
     "calibrate": ("slackwater.cli.run_commands:calibrate", "Measure the power of this machine for a CLIENT of a SCENARIO."),
     "compare": ("slackwater.cli.plan_commands:compare", "Plan a SCENARIO for several alphas, slacks and budgets."),
+    "confirm": ("slackwater.cli.run_commands:confirm", "List or confirm energy reports of a RUN that are too large."),
     "data": ("slackwater.cli.data_commands:data", "Fetch carbon intensity from providers, and manage the cache."),
     "explain": ("slackwater.cli.output_commands:explain", "Explain a TERM, such as slack or fine-tuning window."),
     "flower": ("slackwater.cli.run_commands:flower", "Create Flower apps that train by a schedule."),

@@ -1,4 +1,4 @@
-"""Commands of live runs: run, rehearse, status, flower and calibrate."""
+"""Commands of live runs: run, rehearse, status, confirm, flower and calibrate."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,14 @@ def status_view(status: LiveStatus) -> RenderableType:
         parts.append(_coming(status))
     if status.clients:
         parts.append(_clients(status))
+    parts += [
+        Text(
+            f"quarantined: {shortened(one.client, 20)} reported {one.reported_kwh:.4g} kWh in slot {one.slot}, more than is "
+            f"possible; {one.bound_kwh:.4g} kWh are charged (see `slackwater confirm`)",
+            style="yellow",
+        )
+        for one in status.quarantined[:_NAMED]
+    ]
     parts += [
         Text(f"{at[:19]}  {level}: {printable(message)}", style="yellow" if level == "warning" else "red")
         for at, level, message in status.events
@@ -436,6 +445,48 @@ def status(run: Path, as_json: bool) -> None:
     RUN is the run folder. The command changes nothing in it.
     """
     _show(run, as_json)
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@option("--client", metavar="NAME", help="Client whose report to confirm.")
+@option("--slot", type=click.IntRange(0), metavar="N", help="Slot of the report, counted from 0.")
+@option(
+    "--kwh",
+    "energy_kwh",
+    type=float,
+    metavar="KWH",
+    help="Energy that the client really used, without PUE. Default: what it reported.",
+)
+@json_option
+def confirm(run: Path, client: str | None, slot: int | None, energy_kwh: float | None, as_json: bool) -> None:
+    """List or confirm energy reports of a RUN that are too large.
+
+    RUN is the run folder. A report above the bound of its slot is charged at the bound. With --client and --slot, a
+    correction charges it as you confirm it; the run may go on meanwhile. Without them the reports are listed.
+    """
+    from slackwater.live.charging import confirm as confirmed
+
+    if client is not None and slot is not None:
+        confirmed(run, client, slot, energy_kwh)
+    elif client is not None or slot is not None or energy_kwh is not None:
+        raise ScenarioError("Give both --client and --slot to confirm a report, or neither to list the reports.")
+    with Run.open(run, read_only=True) as opened:
+        reports, spent_kg, budget_kg = opened.journal.reports(), opened.ledger.spent_kg(), opened.ledger.budget_kg
+    if as_json:
+        print_json({"reports": [asdict(one) for one in reports], "spent_kg": spent_kg, "budget_kg": budget_kg})
+        return
+    if not reports:
+        say(f"No energy report of the run in {run} is above the bound of its slot.")
+        return
+    rows = table("client|>slot|>reported (kWh)|>bound (kWh)|confirmed")
+    for one in reports:
+        done = "no" if one.confirmed_kwh is None else f"{one.confirmed_kwh:.6g} kWh, {one.confirmed_at}"
+        rows.add_row(
+            Text(shortened(one.client, 20)), str(one.slot), f"{one.reported_kwh:.6g}", f"{one.bound_kwh:.6g}", done
+        )
+    of_budget = "" if budget_kg is None else f" of {kilograms(budget_kg)} kg"
+    console().print(Group(rows, Text(f"charged in all: {kilograms(spent_kg)}{of_budget}")))
 
 
 def resume_live(

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +288,7 @@ class RunReader:
             if _live(db)
             else {},
             "replans": [_replan(one) for one in journal.replans()[-_MOST_REPLANS:][::-1]],
+            "quarantined": [asdict(one) for one in journal.quarantined()],
             "events": _events(db),
             "since": since,
             "rounds": self.rounds[since:],

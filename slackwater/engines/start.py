@@ -158,7 +158,7 @@ def rehearse(
         aggregator: How updates are combined before the window. Default: "echo".
         tell: Called with a message for each step.
         watch: Called with the run folder; returns a context that is open during the run.
-        settings: Other fields of `slackwater.live.LiveSettings`, such as `seed` and `slot_seconds` (default: 0, without waiting).
+        settings: Other fields of `slackwater.live.LiveSettings`, such as `seed`. `slot_seconds` is 0 by default: no waiting.
     """
     _check_trainer(app, task, superlink)
     from slackwater.live.folder import LiveSettings, refuse_begun
@@ -172,9 +172,8 @@ def rehearse(
     if app is not None:
         _check_app(app, superlink)
     engine = _engine(superlink, allow_insecure) | _trainer(app, task or "digits", task_data, work)
-    settings.setdefault("slot_seconds", 0.0)  # a past period: waiting for its hours would miss them all
     chosen = LiveSettings(
-        **settings,
+        **{"slot_seconds": 0.0} | settings,  # a past period in real time would miss every slot
         forecast=forecast,
         aggregator=aggregator or DEFAULT_AGGREGATOR,
         engine=engine,

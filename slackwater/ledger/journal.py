@@ -6,7 +6,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -53,7 +53,36 @@ class Replan:
 
 _KNOWN = ("num-examples", "train-loss", "train_loss", "loss")  # a round has them itself
 _METRICS = "metrics/"  # of names in `state`, before the slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyReport:
+    """A client's report of more energy than is possible; the ledger has the bound until a person confirms the report."""
+
+    slot: int
+    client: str
+    reported_kwh: float  # as the client reported it
+    bound_kwh: float  # charged instead: with PUE, without idle draw
+    pue: float
+    idle_kwh: float  # idle draw in the time of the report, which has its own line
+    training_share: float  # share of its energy that is charged as training
+    evaluation_share: float  # the same as evaluation; the two may add up to more, where an evaluation was not timed
+    confirmed_kwh: float | None = None  # as a person confirmed it, in the client's terms; None: quarantined
+    confirmed_at: str | None = None
+
+    def parts_kwh(self, reported_kwh: float) -> tuple[float, float]:
+        """Return the energy of the ledger's training and evaluation lines for a reported energy."""
+        energy = charged_kwh(reported_kwh, self.pue, self.idle_kwh)
+        return energy * self.training_share, energy * self.evaluation_share
+
+
+def charged_kwh(reported_kwh: float, pue: float, idle_kwh: float) -> float:
+    """Return the energy to charge for what a client measured: with PUE, and without idle draw, which has its own line."""
+    return max(0.0, reported_kwh * pue - idle_kwh)
+
+
 _ATTEMPT = [field.name for field in fields(Attempt)]
+_QUARANTINE = "quarantine"
 
 
 class Journal:
@@ -144,6 +173,22 @@ class Journal:
                 values = [numbers[name] for numbers in by_client.values() if name in numbers]
                 own[name] = math.fsum(values) / len(values)
         return {name: value for name, value in own.items() if name != "clients"}
+
+    def quarantine(self, report: EnergyReport) -> None:
+        """Record a report that needs a person's confirmation; replace the one of this client and slot."""
+        with transaction(self._db, self._path):
+            others = [one for one in self.reports() if (one.slot, one.client) != (report.slot, report.client)]
+            self.put(**{_QUARANTINE: [asdict(one) for one in (*others, report)]})
+
+    def reports(self) -> list[EnergyReport]:
+        """Return all reports of more energy than is possible, confirmed or not, in the order of slots and clients."""
+        with damage(self._path):
+            found = [EnergyReport(**one) for one in self.get(_QUARANTINE, [])]
+        return sorted(found, key=lambda one: (one.slot, one.client))
+
+    def quarantined(self) -> list[EnergyReport]:
+        """Return the reports that no person has confirmed yet."""
+        return [one for one in self.reports() if one.confirmed_kwh is None]
 
     def put(self, **values: Any) -> None:
         """Store JSON values by name."""

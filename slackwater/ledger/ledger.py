@@ -87,6 +87,18 @@ _INSERT = (
     f"INSERT INTO charges (run_id, booked_at, {', '.join(_COLUMNS)}) VALUES (?, ?, {', '.join('?' * len(_COLUMNS))})"
 )
 
+_ABOUT = """
+WITH RECURSIVE about(id) AS (
+    SELECT id FROM charges WHERE corrects = ?1 UNION ALL SELECT c.id FROM charges c JOIN about ON c.corrects = about.id)
+SELECT charges.* FROM charges JOIN about USING (id) ORDER BY id"""
+CHAINED = """
+WITH RECURSIVE up(id, at) AS (
+    SELECT c.id, p.corrects FROM charges c JOIN charges p ON p.id = c.corrects WHERE p.kind <> 'charge'
+    UNION ALL SELECT up.id, p.corrects FROM up JOIN charges p ON p.id = up.at WHERE p.kind <> 'charge'),
+chained(id, root) AS (SELECT up.id, up.at FROM up JOIN charges p ON p.id = up.at WHERE p.kind = 'charge')"""
+"""The few lines about an earlier correction, and the charge to which that belongs."""
+ROOT = "coalesce(chained.root, charges.corrects, charges.id)"
+"""The charge that a line belongs to, in a query on `charges LEFT JOIN chained USING (id)`."""
 _UNSETTLED = """kind = 'charge' AND intensity_kind IN ('bound', 'forecast')
     AND NOT EXISTS (SELECT 1 FROM charges s WHERE s.corrects = c.id AND s.kind = 'settlement')"""
 
@@ -127,19 +139,25 @@ class Ledger:
 
     def correct(
         self, charge: Charge, energy_kwh: float, *, method: Method = "modelled", started_at: datetime | None = None,
-        ended_at: datetime | None = None, note: str = "",
+        ended_at: datetime | None = None, note: str = "", again: bool = False,
     ) -> bool:  # fmt: skip
-        """Correct a charge to the energy that was used, once; return False, and book nothing, if that was done before."""
-        energy, _, intensity = self._now(charge)
+        """Correct a charge to the energy that was used, once; return False, and book nothing, if that was done before.
+
+        With `again`, an earlier correction is corrected in turn: the new line is about that line.
+        """
+        energy, _, last = self._now(charge)
+        assert last.intensity_kg_per_kwh is not None
         difference = energy_kwh - energy
         return self._book_once(
             replace(
                 charge,
                 kind="correction",
-                corrects=charge.id,
+                corrects=self._last_correction(charge) if again else charge.id,
                 energy_kwh=difference,
-                kg=difference * intensity,
-                intensity_kg_per_kwh=intensity,
+                kg=difference * last.intensity_kg_per_kwh,
+                intensity_kg_per_kwh=last.intensity_kg_per_kwh,
+                intensity_source=last.intensity_source,
+                intensity_kind=last.intensity_kind,
                 method=method,
                 started_at=started_at,
                 ended_at=ended_at,
@@ -175,7 +193,8 @@ class Ledger:
 
     def unsettled_kg(self) -> float:
         """Return the part of the sum that is not settled, kg."""
-        query = f"SELECT kg FROM charges WHERE coalesce(corrects, id) IN (SELECT id FROM charges c WHERE {_UNSETTLED})"
+        query = f"""{CHAINED} SELECT kg FROM charges LEFT JOIN chained USING (id)
+            WHERE {ROOT} IN (SELECT id FROM charges c WHERE {_UNSETTLED})"""
         return math.fsum(row[0] for row in self._db.execute(query))
 
     def spent_kg(self, *, through: int | None = None) -> float:
@@ -209,17 +228,25 @@ class Ledger:
             WHERE cause IN ('training', 'network', 'evaluation') AND slot < ? GROUP BY slot, client"""
         return {(row[0], row[1]): float(row[2]) for row in self._db.execute(query, (before,))}
 
-    def _now(self, charge: Charge) -> tuple[float, float, float]:
-        """Return energy, kg and intensity of a charge with its corrections and settlement."""
+    def _now(self, charge: Charge) -> tuple[float, float, Charge]:
+        """Return energy and kg of a charge with its corrections and settlement, and its last line, for the intensity."""
         if charge.id is None or charge.energy_kwh is None or charge.intensity_kg_per_kwh is None:
             raise SlackwaterError(
                 "Only a line of the ledger with its energy and intensity can be corrected or settled."
             )
-        energy, kg, intensity = charge.energy_kwh, charge.kg, charge.intensity_kg_per_kwh
-        for line in self._db.execute("SELECT * FROM charges WHERE corrects = ? ORDER BY id", (charge.id,)):
-            energy, kg = energy + float(line["energy_kwh"]), kg + float(line["kg"])
-            intensity = float(line["intensity_kg_per_kwh"])
-        return energy, kg, intensity
+        energy, kg, last = charge.energy_kwh, charge.kg, charge
+        for row in self._about(charge):
+            last = _from_row(row)
+            energy, kg = energy + float(row["energy_kwh"]), kg + float(row["kg"])
+        return energy, kg, last
+
+    def _last_correction(self, charge: Charge) -> int | None:
+        """Return the number of the charge's last correction, or of the charge if there is none."""
+        return max((int(row["id"]) for row in self._about(charge) if row["kind"] == "correction"), default=charge.id)
+
+    def _about(self, charge: Charge) -> list[sqlite3.Row]:
+        """Return the corrections and the settlement of a charge, and what corrects those, in the order of booking."""
+        return self._db.execute(_ABOUT, (charge.id,)).fetchall()
 
     def _book_once(self, line: Charge) -> bool:
         with transaction(self._db, self._path):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from slackwater.errors import SlackwaterError
 from slackwater.ledger.journal import Attempt, Journal, Replan
-from slackwater.ledger.ledger import Charge, Ledger
+from slackwater.ledger.ledger import CHAINED, ROOT, Charge, Ledger
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
 
@@ -180,10 +180,11 @@ class LedgerQueries:
 
     def differences(self) -> list[tuple[str, int, float, float, float]]:
         """Return for corrections and settlements: the lines changed, their kg before, the sum and the sum without signs."""
-        query = """
+        query = f"""{CHAINED}
             SELECT d.kind, count(*), sum(c.kg), sum(d.kg), sum(abs(d.kg)) FROM
-                (SELECT kind, corrects, sum(kg) AS kg FROM charges WHERE kind <> 'charge' GROUP BY kind, corrects) d
-            JOIN charges c ON c.id = d.corrects GROUP BY d.kind ORDER BY d.kind
+                (SELECT kind, {ROOT} AS root, sum(kg) AS kg FROM charges LEFT JOIN chained USING (id)
+                 WHERE kind <> 'charge' GROUP BY 1, 2) d
+            JOIN charges c ON c.id = d.root GROUP BY d.kind ORDER BY d.kind
         """
         return [(str(kind), int(n), float(a), float(b), float(c)) for kind, n, a, b, c in self._rows(query)]
 
@@ -212,8 +213,10 @@ class LedgerQueries:
     def checked_line(self) -> tuple[Charge, list[Charge]] | None:
         """Return one charge that can be checked by hand, the largest of training, and the lines that changed it."""
         for row in self._rows(_CHECKED):
-            about = self.ledger.charges(slot=row["slot"], client=row["client"])
-            lines = [one for one in about if row["id"] in (one.id, one.corrects)]
+            lines: list[Charge] = []
+            for one in self.ledger.charges(slot=row["slot"], client=row["client"]):
+                if one.id == row["id"] or one.corrects in {line.id for line in lines}:
+                    lines.append(one)
             return lines[0], lines[1:]
         return None
 

@@ -69,8 +69,9 @@ class Run:
     """One open run file, made by `create` or `open`; without a folder it lives in memory."""
 
     def __init__(
-        self, connection: sqlite3.Connection, folder: Path | None, lock: int | None, *, read_only: bool = False
-    ) -> None:
+        self, connection: sqlite3.Connection, folder: Path | None, lock: int | None, *, read_only: bool = False,
+        beside: bool = False,
+    ) -> None:  # fmt: skip
         self._db, self.folder, self._lock, self._read_only = connection, folder, lock, read_only
         row = connection.execute("SELECT * FROM run").fetchone()
         self.id = str(row["id"])
@@ -81,7 +82,7 @@ class Run:
         self.ledger = Ledger(connection, run_id=self.id, budget_kg=row["budget_kg"], path=self.path)
         self.journal = Journal(connection, self.path)  # records of a live run beside its ledger
         self.state = StateFiles(connection, folder)  # the checkpoints
-        if not read_only:
+        if not read_only and not beside:  # the process that writes the run may be creating files
             self.state.prepare()
         self.queries = LedgerQueries(connection, self.path)  # sums of the ledger, and the plan in force
 
@@ -138,8 +139,11 @@ class Run:
             return True
 
     @classmethod
-    def open(cls, folder: str | Path, *, read_only: bool = False) -> Run:
-        """Open a run; only one process at a time may open it to write."""
+    def open(cls, folder: str | Path, *, read_only: bool = False, beside: bool = False) -> Run:
+        """Open a run; only one process at a time may open it to write.
+
+        With `beside` it can be opened while another process writes it, only to add lines to its ledger and journal.
+        """
         where = Path(folder)
         where = where.parent if where.name == FILE else where
         if not (where / FILE).is_file():
@@ -148,7 +152,7 @@ class Run:
                 f"{where}"
             )
         try:
-            lock = None if read_only else _locked(where)
+            lock = None if read_only or beside else _locked(where)
         except OSError as error:
             raise SlackwaterError(
                 f"The run in {where} cannot be written: {error.strerror}. Copy the folder to a place where you can write."
@@ -161,7 +165,7 @@ class Run:
                     raise SlackwaterError(
                         f"The run in {where} was never begun. Start it again: slackwater train plan.json --out {where}"
                     )
-                return cls(connection, where, lock, read_only=read_only)
+                return cls(connection, where, lock, read_only=read_only, beside=beside)
         except BaseException:
             if connection is not None:
                 connection.close()

@@ -7,18 +7,25 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from slackwater.ledger.journal import Attempt, Outcome
+from slackwater import time_source
+from slackwater.errors import ScenarioError
+from slackwater.ledger.journal import Attempt, EnergyReport, Outcome, charged_kwh
 from slackwater.ledger.ledger import WAITING, Cause, Charge, Method, OverBudgetError
 from slackwater.ledger.run import Level, Run
 from slackwater.live.schedule_sources import Decision, ScheduleSource
 from slackwater.live.sites import Arrays, Attendance, Mask, Reply
 from slackwater.planning.problem import Problem
+from slackwater.units import iso
 
 BYTES_PER_GB, BYTES_PER_MB = 1e9, 1e6
+MOST_OF_PLANNED = 3.0
+"""Bound of a measured energy, as a multiple of the declared power over all the time that the client may train, with PUE. A
+power that was guessed may be wrong by a factor of two; more is a broken meter, a wrong unit or a false report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +38,7 @@ class Reading:
     corrects: bool  # whether it replaces the charge made at the start
     evaluation_kwh: float | None = None  # for the evaluation line; None: unchanged
     network_kwh: float | None = None  # for the network line; None: unchanged
+    idle_kwh: float = 0.0  # idle draw in its time, which was subtracted from a measured energy
 
 
 class Meter:
@@ -44,6 +52,7 @@ class Meter:
         self._kwh_per_byte = problem.network_kwh_per_gb / BYTES_PER_GB
         self._by_power = ~np.isnan(fleet.power_w) & np.isnan(fleet.energy_kwh)
         self._slot_s = slot_seconds
+        self._pace = slot_seconds / (problem.slot_hours * 3600.0) if slot_seconds else 1.0
         share = 1.0 if problem.round_minutes is None else problem.round_minutes / problem.traces.slot_minutes
         self.allowed_seconds = slot_seconds * share
         """Longest training in a slot, as wall time: the charge at the start is its power over this time."""
@@ -61,9 +70,10 @@ class Meter:
         seconds, network = _seconds(reply, sent_at, now), self._sent_kwh(client, reply)
         measured = reply.energy_kwh
         method: Method = "modelled"
+        waiting = 0.0
         if measured is not None and math.isfinite(measured) and measured >= 0:
             waiting = float(self._idle[client]) * (min(1.0, seconds / self._slot_s) if self._slot_s else 0.0)
-            energy, method = max(0.0, measured * float(self._pue[client]) - waiting), "measured"
+            energy, method = charged_kwh(measured, self.pue(client), waiting), "measured"
         elif self._slot_s and self._by_power[client]:
             energy = full * min(1.0, seconds / self.allowed_seconds)
         else:
@@ -71,8 +81,19 @@ class Meter:
         training, evaluation = self._parts(energy, seconds, reply.evaluation_seconds)
         return Reading(
             energy_kwh=training, seconds=seconds, method=method, corrects=True, evaluation_kwh=evaluation,
-            network_kwh=network,
+            network_kwh=network, idle_kwh=waiting,
         )  # fmt: skip
+
+    def possible_kwh(self, client: int, held_kwh: float) -> float:
+        """Return the energy of a round at the declared power, by the wall clock: a meter counts real seconds.
+
+        `held_kwh` is what was charged at the start, for the scenario's time. A slot may be shorter in a rehearsal.
+        """
+        return held_kwh * (self._pace if self._by_power[client] else 1.0)
+
+    def pue(self, client: int) -> float:
+        """Return the power usage effectiveness of a client's site."""
+        return float(self._pue[client])
 
     def _parts(self, energy_kwh: float, seconds: float, evaluation_s: float | None) -> tuple[float, float | None]:
         """Return the energy of training and of evaluation: by the client's times, else by the planned share."""
@@ -110,6 +131,7 @@ _SERVER_GONE = "the server stopped before the round was saved"
 _ERROR = 500  # characters of a client's error that are kept
 _SHOWN = 200  # of those that an event shows
 _ROUNDING = 1e-9
+_REPORTS = 8  # reports that a message names
 
 Lines = dict[Cause, Charge]
 """One client's charges of a round, by cause: training always, network and evaluation if counted."""
@@ -208,6 +230,18 @@ class Charging:
     def _take(self, reply: Reply, lines: Lines, sent_at: datetime, now: datetime) -> None:
         line = lines["training"]
         read = self._meter.read(self._row[reply.client], reply, sent_at, now, line.energy_kwh)
+        held_kwh = sum(one.energy_kwh or 0.0 for cause, one in lines.items() if cause != "network")
+        drew_kwh = read.energy_kwh + (read.evaluation_kwh or 0.0)
+        possible_kwh = self._meter.possible_kwh(self._row[reply.client], held_kwh)
+        if read.method == "measured" and drew_kwh > MOST_OF_PLANNED * possible_kwh * (1 + _ROUNDING):
+            read = self._quarantine(reply, read, line.slot, possible_kwh)
+        elif drew_kwh > held_kwh * (1 + _ROUNDING):
+            self.say(
+                f"{reply.client} used {drew_kwh:.4g} kWh in slot {line.slot}, more than its upper bound of "
+                f"{held_kwh:.4g} kWh. All of it is charged. Check its power_w.",
+                "warning",
+                line.slot,
+            )
         attempt = Attempt(
             slot=line.slot, client=reply.client, sent_at=sent_at, ended_at=now, outcome=reply.outcome,
             seconds=read.seconds, energy_kwh=read.energy_kwh, method=read.method, error=reply.error[:_ERROR],
@@ -221,19 +255,31 @@ class Charging:
             self._book(lines, "evaluation", read.evaluation_kwh, read.method)
         if read.network_kwh is not None:
             self._book(lines, "network", read.network_kwh, "modelled")
-        held_kwh = sum(one.energy_kwh or 0.0 for cause, one in lines.items() if cause != "network")
-        drew_kwh = read.energy_kwh + (read.evaluation_kwh or 0.0)
-        if drew_kwh > held_kwh * (1 + _ROUNDING):
-            self.say(
-                f"{reply.client} used {drew_kwh:.4g} kWh in slot {line.slot}, more than its upper bound of "
-                f"{held_kwh:.4g} kWh. All of it is charged. Check its power_w.",
-                "warning",
-                line.slot,
-            )
         if reply.outcome != "done":
             why = f": {attempt.error[:_SHOWN].strip()}" if attempt.error else "."
             how = "failed" if reply.outcome == "failed" else f"was {reply.outcome}"
             self.say(f"{reply.client} {how} in slot {line.slot}, and stays charged{why}", "warning", line.slot)
+
+    def _quarantine(self, reply: Reply, read: Reading, slot: int, possible_kwh: float) -> Reading:
+        """Record a report above the bound of its slot; return the reading at the bound."""
+        assert reply.energy_kwh is not None
+        evaluation_kwh, pue = read.evaluation_kwh or 0.0, self._meter.pue(self._row[reply.client])
+        whole, bound_kwh = charged_kwh(reply.energy_kwh, pue, read.idle_kwh), MOST_OF_PLANNED * possible_kwh
+        report = EnergyReport(
+            slot=slot, client=reply.client, reported_kwh=reply.energy_kwh, bound_kwh=bound_kwh, pue=pue,
+            idle_kwh=read.idle_kwh, training_share=read.energy_kwh / whole, evaluation_share=evaluation_kwh / whole,
+        )  # fmt: skip
+        self._journal.quarantine(report)
+        self.say(
+            f"{reply.client} reported {reply.energy_kwh:.4g} kWh in slot {slot}, more than is possible: its declared power "
+            f"gives {possible_kwh:.4g} kWh. {bound_kwh:.4g} kWh are charged, {MOST_OF_PLANNED:g} times that. Check its meter, "
+            f"then run: slackwater confirm {self._run.folder} --client {reply.client} --slot {slot}",
+            "warning",
+            slot,
+        )
+        share = bound_kwh / (read.energy_kwh + evaluation_kwh)
+        evaluation = None if read.evaluation_kwh is None else share * read.evaluation_kwh
+        return replace(read, energy_kwh=share * read.energy_kwh, evaluation_kwh=evaluation)
 
     def _book(self, lines: Lines, cause: Cause, energy_kwh: float, method: Method) -> None:
         """Set one cause of a round to its energy; an unplanned cause becomes a new line."""
@@ -273,3 +319,56 @@ def _lines(decision: Decision) -> list[Charge]:
     """Return the charges of a decision; each line says whether the current plan expected it."""
     expected = decision.expected_kg
     return [replace(line, planned=(line.client, line.cause) in expected) for line in decision.charges]
+
+
+def confirm(folder: str | Path, client: str, slot: int, energy_kwh: float | None = None) -> EnergyReport:
+    """Charge a quarantined energy report as a person confirms it, by a correction; the run may go on meanwhile.
+
+    Args:
+        folder: The run folder.
+        client: Name of the client.
+        slot: Slot of the report.
+        energy_kwh: What the client really used, as its meter shows it, without PUE. Default: what it reported.
+
+    Raises:
+        ScenarioError: There is no such report, or the energy is not a possible number.
+    """
+    if energy_kwh is not None and not (math.isfinite(energy_kwh) and energy_kwh >= 0):
+        raise ScenarioError(f"The energy must be a number of at least 0 kWh, not {energy_kwh!r}.")
+    with Run.open(folder, read_only=True) as run:
+        _find_report(run, client, slot)
+    with Run.open(folder, beside=True) as run, run.transaction():
+        report = _find_report(run, client, slot)
+        kwh = report.reported_kwh if energy_kwh is None else energy_kwh
+        report = replace(report, confirmed_kwh=kwh, confirmed_at=iso(time_source.now()))
+        before_kg, note = run.ledger.spent_kg(), f"the energy report is confirmed at {kwh:.6g} kWh"
+        training, evaluation = report.parts_kwh(kwh)
+        lines = {line.cause: line for line in run.ledger.charges(slot=slot, client=client) if line.kind == "charge"}
+        if "evaluation" not in lines:
+            training, evaluation = training + evaluation, 0.0
+        else:
+            run.ledger.correct(lines["evaluation"], evaluation, method="measured", note=note, again=True)
+        run.ledger.correct(lines["training"], training, method="measured", note=note, again=True)
+        run.journal.quarantine(report)
+        for one in run.journal.attempts(slot=slot):
+            if one.client == client:
+                run.journal.note(replace(one, energy_kwh=training))
+        added_kg = run.ledger.spent_kg() - before_kg
+        run.log(
+            f"The energy report of {client} in slot {slot} is confirmed at {kwh:.6g} kWh: the ledger changes by "
+            f"{added_kg:+.6g} kg.",
+            slot=slot,
+        )
+    return report
+
+
+def _find_report(run: Run, client: str, slot: int) -> EnergyReport:
+    reports = run.journal.reports()
+    for one in reports:
+        if (one.client, one.slot) == (client, slot):
+            return one
+    known = ", ".join(f"{one.client} in slot {one.slot}" for one in reports[:_REPORTS])
+    raise ScenarioError(
+        f"{client!r} has no quarantined energy report in slot {slot}. "
+        + (f"The run has: {known}." if known else "The run has none.")
+    )

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from slackwater.errors import SlackwaterError
 from slackwater.intensity.feed import ProviderFeed
@@ -57,8 +56,7 @@ from slackwater.planning.problem import Problem
 from slackwater.planning.storage import plan_from_dict
 from slackwater.replanning.backtest import BLEND, backtest_forecaster, without_intensity
 from slackwater.training.global_model import Checkpoint, Update
-from slackwater.training.local import stream
-from slackwater.training.process import save_model, stopping, threads
+from slackwater.training.process import save_arrays, stopping, stream, threads
 from slackwater.units import iso
 
 Evaluate = Callable[[Arrays], Mapping[str, float]]
@@ -367,6 +365,8 @@ class Runner:
         used[[self.row[name] for name in done.participants] if done else []] = True
         with self.run_file.transaction():
             self.charging.reject(decision.slot, reasons)
+            for client, note in self.model.notes.items():
+                self.charging.say(f"{self.names[client]} {note}.", slot=decision.slot)
             for message in self._count(decision.slot, started, used, reasons):
                 self.charging.say(message, "error", decision.slot)
             if done is not None:
@@ -423,7 +423,7 @@ class Runner:
 
         Also close a round that `Run.fall_back` undid: its clients have trained, and are not asked again.
         """
-        journal, groups = self.run_file.journal, self.checkpoint.load(torch.device("cpu"))
+        journal, groups = self.run_file.journal, self.checkpoint.load()
         if not groups:
             with self.run_file.transaction():
                 planned = self.plan.matrix[:, : self.plan.before].sum(axis=0).max(initial=0)
@@ -578,7 +578,7 @@ def carry_out(
                     run.set_status("diverged" if isinstance(error, ModelDiverged) else "failed")
             raise
     try:
-        save_model(where / MODEL, {name: torch.from_numpy(array) for name, array in result.arrays.items()})
+        save_arrays(where / MODEL, result.arrays)
     except OSError as error:
         raise SlackwaterError(
             f"{where / MODEL} cannot be written: {error.strerror}. The model is in the run's file. Free disk space, then: "

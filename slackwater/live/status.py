@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from slackwater.errors import SlackwaterError
+from slackwater.ledger.journal import EnergyReport
 from slackwater.ledger.queries import Figures
 from slackwater.ledger.run import Run, is_written
 from slackwater.ledger.schema import KINDS, RunKind, damage
@@ -65,6 +66,8 @@ class LiveStatus:
     clients: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Client -> outcome -> how often."""
     replans: int = 0
+    quarantined: tuple[EnergyReport, ...] = ()
+    """Energy reports above what is possible, charged at the bound until a person confirms them."""
     events: tuple[tuple[str, str, str], ...] = ()
     """The last warnings and errors: time, level, message; the newest first."""
 
@@ -127,6 +130,7 @@ def read_status(folder: str | Path) -> LiveStatus:
             coming=tuple(Coming(slot=one["slot"], at=utc(one["at"]), clients=tuple(one["clients"])) for one in coming),
             clients={name: dict(found) for name, found in sorted(outcomes.items())},
             replans=len(journal.replans()),
+            quarantined=tuple(journal.quarantined()),
             events=tuple(events[: -_EVENTS - 1 : -1]),
         )
 

@@ -1,4 +1,4 @@
-"""Updates of a live run: conversion of arrays, screening, and weights."""
+"""Updates of a live run: conversion of arrays, screening, and weights. All in NumPy: PyTorch is not needed."""
 
 from __future__ import annotations
 
@@ -9,77 +9,132 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from slackwater.errors import ScenarioError, SlackwaterError
 from slackwater.live.folder import LiveSettings
 from slackwater.live.schedule_sources import Decision
 from slackwater.live.sites import Arrays, Reply
-from slackwater.training.aggregators import make_aggregator
+from slackwater.training.aggregators import make_aggregator, on_arrays
 from slackwater.training.global_model import GlobalModel, Groups, Screening, Step, Update, make_server
-from slackwater.training.task import is_finite
+from slackwater.training.vectors import BFLOAT16, as_float, dtype_name, in_type, is_finite, norm
 
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")  # endings of the names of BatchNorm's statistics
+_WIDE = (np.dtype(np.float64), np.dtype(np.complex128), np.dtype(np.longdouble), np.dtype(np.clongdouble))
 
 
 class UnusableUpdateError(ValueError):
     """An update that cannot be used; the message says why."""
 
 
+def _kind(dtype: np.dtype[Any]) -> str:
+    """Return what an array holds: real, complex or whole numbers, or something that cannot be averaged."""
+    if dtype == BFLOAT16:
+        return "real"
+    return {"f": "real", "c": "complex", "i": "whole", "u": "whole", "b": "whole"}.get(dtype.kind, "other")
+
+
 class Codec:
-    """Converts models between arrays and vectors; all must have the form of the first one."""
+    """Converts models between arrays and vectors; the first one sets the form of all.
+
+    Real and complex arrays are parameters, and become one vector of real numbers. Whole numbers and the statistics of
+    normalisation layers are buffers, which are averaged.
+    """
 
     def __init__(self, initial: Arrays, *, buffers: Sequence[str] = ()) -> None:
-        """Take the form of a model; `buffers` are further name endings of arrays that are averaged. Non-float arrays always are."""
+        """Take the form of a model; `buffers` are further name endings of arrays that are averaged. Whole numbers always are."""
         endings = (*BUFFERS, *buffers)
         self._form = {name: (array.shape, array.dtype) for name, array in initial.items()}
+        for name, (_, dtype) in self._form.items():
+            if _kind(dtype) == "other":
+                raise ScenarioError(
+                    f"The model's array {name!r} has type {dtype_name(dtype)}, which cannot be averaged. {_OWN_STRATEGY}"
+                )
         self._buffers = [
-            name
-            for name, array in initial.items()
-            if name.endswith(endings) or not np.issubdtype(array.dtype, np.floating)
+            name for name, (_, dtype) in self._form.items() if name.endswith(endings) or _kind(dtype) == "whole"
         ]
-        self._parameters = [name for name in initial if name not in self._buffers]
-        if not self._parameters:
-            raise ScenarioError("The model has no trainable parameters: every array is a buffer or is not of floats.")
-        double = any(self._form[name][1] == np.float64 for name in self._parameters)
+        self._place: dict[str, slice] = {}  # parameter -> its place in the vector
+        offset = 0
+        for name in initial:
+            if name not in self._buffers:
+                shape, dtype = self._form[name]
+                size = math.prod(shape) * (2 if _kind(dtype) == "complex" else 1)
+                self._place[name] = slice(offset, offset + size)
+                offset += size
+        if not self._place:
+            raise ScenarioError(
+                "The model has no trainable parameters: every array is a buffer or is not of real or complex numbers. "
+                f"{_OWN_STRATEGY}"
+            )
+        double = any(self._form[name][1] in _WIDE for name in self._place)
         self._dtype = np.dtype(np.float64 if double else np.float32)
+        self._size = offset
 
-    def split(self, arrays: Arrays) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the parameters as one vector, and the buffers; raise if the form differs or a value is not finite."""
-        self._check(arrays)
-        flat = [np.asarray(arrays[name], dtype=self._dtype).reshape(-1) for name in self._parameters]
-        vector = torch.from_numpy(np.concatenate(flat))
-        buffers = {name: torch.from_numpy(np.array(arrays[name], dtype=self._form[name][1])) for name in self._buffers}
+    def split(
+        self, arrays: Arrays, rest: tuple[NDArray[Any], Mapping[str, NDArray[Any]]] | None = None
+    ) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+        """Return the parameters as one vector, and the buffers; raise if the form differs or a value is not finite.
+
+        `rest` is the vector and buffers that arrays which are missing keep. Default: none may be missing.
+        """
+        self._check(arrays, whole=rest is None)
+        vector = np.empty(self._size, dtype=self._dtype) if rest is None else rest[0].copy()
+        for name, place in self._place.items():
+            if name in arrays:
+                vector[place] = self._real(np.asarray(arrays[name]))
+        buffers = {} if rest is None else dict(rest[1])
+        for name in self._buffers:
+            if name in arrays:
+                buffers[name] = in_type(np.asarray(arrays[name]), self._form[name][1])
         for name, values in (("its parameters", vector), *buffers.items()):
             if not is_finite(values):
                 raise UnusableUpdateError(f"NaN or infinite values in {name}")
         return vector, buffers
 
-    def join(self, vector: Tensor, buffers: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    def join(self, vector: NDArray[Any], buffers: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return the model as a state dict, in its own order and types."""
-        flat, joined, offset = vector.numpy(), dict[str, NDArray[Any]](), 0
+        joined: dict[str, NDArray[Any]] = {}
         for name, (shape, dtype) in self._form.items():
             if name in buffers:
-                joined[name] = buffers[name].numpy().astype(dtype, copy=True)
+                joined[name] = buffers[name].copy()
                 continue
-            size = int(np.prod(shape))
-            joined[name] = flat[offset : offset + size].reshape(shape).astype(dtype, copy=True)
-            offset += size
+            part = vector[self._place[name]]
+            if _kind(dtype) == "complex":
+                part = part.view(np.result_type(self._dtype, np.complex64))
+            joined[name] = in_type(part.reshape(shape), dtype)
         return joined
 
-    def _check(self, arrays: Arrays) -> None:
-        if set(arrays) != set(self._form):
-            odd = sorted(set(arrays) ^ set(self._form))
+    def __len__(self) -> int:
+        """Return how many arrays the model has."""
+        return len(self._form)
+
+    def _real(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return an array of parameters as a flat array of real numbers: a complex number becomes two."""
+        if _kind(array.dtype) != "complex":
+            return as_float(array).reshape(-1)
+        wide = np.result_type(self._dtype, np.complex64)
+        return np.ascontiguousarray(array, dtype=wide).reshape(-1).view(self._dtype)
+
+    def _check(self, arrays: Arrays, *, whole: bool) -> None:
+        odd = sorted(set(arrays) ^ set(self._form) if whole else set(arrays) - set(self._form))
+        if odd:
             raise UnusableUpdateError(f"its arrays differ from the model's ({', '.join(odd[:3])})")
-        for name, (shape, dtype) in self._form.items():
-            sent = arrays[name]
+        if not arrays:
+            raise UnusableUpdateError("it has none of the model's arrays")
+        for name, sent in arrays.items():
+            shape, dtype = self._form[name]
             if sent.shape != shape:
                 raise UnusableUpdateError(f"{name} has shape {sent.shape}, but the model has {shape}")
-            if np.issubdtype(dtype, np.floating) != np.issubdtype(sent.dtype, np.floating):
-                raise UnusableUpdateError(f"{name} has type {sent.dtype}, but the model has {dtype}")
+            if _kind(sent.dtype) != _kind(dtype):
+                raise UnusableUpdateError(
+                    f"{name} has type {dtype_name(sent.dtype)}, but the model has {dtype_name(dtype)}"
+                )
 
+
+_OWN_STRATEGY = (
+    "Trees and other models in bytes need a Flower strategy that combines them, such as FedXgbBagging: "
+    "CarbonAware(FedXgbBagging(..), plan=.., ledger=..)."
+)
 
 _FINEST = 10**12
 """Shares are fractions, so that equal weights stay exactly equal; this is the finest step."""
@@ -156,12 +211,14 @@ class LiveModel:
     def __init__(self, initial: Arrays, clients: int, settings: LiveSettings) -> None:
         self._codec = Codec(initial, buffers=settings.buffers)
         theta, buffers = self._codec.split(initial)
-        aggregator = make_aggregator(settings.aggregator, settings.memory_dtype)
+        aggregator = on_arrays(make_aggregator(settings.aggregator, settings.memory_dtype))
         server = make_server(settings.server, settings.server_lr)
         self.shared = GlobalModel(theta, buffers, clients=clients, aggregator=aggregator, server=server)
         self.weights = MakeupWeights(clients, makeup=settings.makeup)
         self._screening = Screening(settings.max_norm_ratio)
         self._clients, self._max_ratio = clients, settings.max_norm_ratio
+        self._partial = set[int]()  # clients that sent some of the model's arrays
+        self.notes: dict[int, str] = {}  # client -> remark on its update of this round, no reason to reject it
 
     def arrays(self) -> Arrays:
         """Return a copy of the model in the clients' form."""
@@ -174,16 +231,27 @@ class LiveModel:
         """
         updates: dict[int, Update] = {}
         reasons: dict[int, str] = {}
+        self.notes = {}
         for client in sorted(client for client, reply in replies.items() if reply.outcome == "done"):
             arrays, replies[client] = replies[client].arrays, replace(replies[client], arrays=None)
             try:
                 if arrays is None:
                     raise UnusableUpdateError("it has no model")
-                vector, buffers = self._codec.split(arrays)
-                updates[client] = Update(update=self.shared.theta - vector, buffers=buffers)
+                vector, buffers = self._codec.split(arrays, (self.shared.theta, self.shared.buffers))
+                with np.errstate(over="ignore"):  # too long for the type: its length is infinite
+                    updates[client] = Update(update=self.shared.theta - vector, buffers=buffers)
+                if len(arrays) < len(self._codec) and client not in self._partial:
+                    self._partial.add(client)
+                    self.notes[client] = (
+                        f"sends {len(arrays)} of the model's {len(self._codec)} arrays; it keeps the others"
+                    )
             except UnusableUpdateError as error:
                 reasons[client] = str(error)
-        for client, times in self._screening.too_long({c: float(u.update.norm()) for c, u in updates.items()}).items():
+        norms = {client: norm(sent.update) for client, sent in updates.items()}
+        for client in [client for client, length in norms.items() if not math.isfinite(length)]:
+            reasons[client] = "its update is too long for the model's type"
+            del updates[client], norms[client]
+        for client, times in self._screening.too_long(norms, norm(self.shared.theta)).items():
             reasons[client] = f"its update is {times:.3g} times as long as usual, max_norm_ratio is {self._max_ratio}"
             del updates[client]
         return updates, reasons
@@ -194,8 +262,9 @@ class LiveModel:
         if not decision.in_window:
             pi = self.weights.pi(list(updates), decision.left, decision.before)
             self.weights.give(list(updates), decision.left, decision.before)
-        step = self.shared.step(updates, slot=decision.slot, number=number, in_window=decision.in_window, pi=pi)
-        if not math.isfinite(step.update_norm) or not step.finite:
+        with np.errstate(over="ignore", invalid="ignore"):  # a model that is not finite raises below
+            step = self.shared.step(updates, slot=decision.slot, number=number, in_window=decision.in_window, pi=pi)
+        if not step.update_norm <= float(np.finfo(self.shared.theta.dtype).max) or not step.finite:
             raise ModelDiverged(
                 f"The global model is no longer finite in slot {decision.slot}; the previous one is kept. Try an "
                 "aggregator with bounded weights such as 'memory', or smaller steps."
@@ -211,7 +280,7 @@ class LiveModel:
         theta, now = groups["model"]["theta"], self.shared.theta
         if theta.shape != now.shape or set(groups.get("buffers", {})) != set(self.shared.buffers):
             raise SlackwaterError(
-                f"The model has {now.numel()} parameters, but the run's has {theta.numel()}. Resume with the app that "
+                f"The model has {now.size} parameters, but the run's has {theta.size}. Resume with the app that "
                 "started the run."
             )
         self.shared.restore(groups)

@@ -312,14 +312,14 @@ class _Race:
     def _sharpen(self, i: int, end: _End) -> None:
         """Relax again, with planes that know that utility comes by whole slots."""
         if end.tied.sleepers is not None:
-            return None
+            return
         if self.level:
             self._sharpen_level(i, end)
             return
         tied, relaxed = end.tied, end.relaxed
         assert relaxed is not None
         if not relaxed.steps:
-            return None
+            return
         for _ in range(_MOST_PLANES):
             gain, cost = tied.effective(tied.level_at(relaxed.prices))
             near = Planes.around(tied, tied.base + (gain * relaxed.x).sum(axis=1), relaxed.x.sum(axis=1))

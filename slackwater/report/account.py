@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slackwater.errors import ScenarioError, SlackwaterError
+from slackwater.ledger.journal import EnergyReport
 from slackwater.ledger.queries import LAST_SLOT, Cell, LedgerQueries, one_moment
 from slackwater.ledger.run import FILE
 from slackwater.ledger.schema import RunKind, connect, kind_of_old
@@ -278,6 +279,8 @@ class Account:
     slots_without_round: int
     kg_without_round: float
     """Charged for training without a recorded round."""
+    quarantined: tuple[EnergyReport, ...]
+    """Energy reports above what is possible, charged at the bound until a person confirms them."""
     event_count: int
     events: tuple[Event, ...]
     """The last warnings and errors."""
@@ -320,6 +323,7 @@ def account(run: Snapshot, cells: list[Cell]) -> Account:
         retried_kg=retried_kg,
         slots_without_round=slots_without_round,
         kg_without_round=kg_without_round,
+        quarantined=tuple(run.journal.quarantined()),
         event_count=event_count,
         events=tuple(Event(at=at, level=level, slot=slot, message=text) for at, level, slot, text in events),
     )

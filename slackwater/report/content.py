@@ -50,13 +50,15 @@ def document(statement: Statement) -> Document:
     unfinished = (
         "" if run.status == "done" else f" The run is not finished ({run.status}); these are its figures so far."
     )
+    held = [f"{one.client} in slot {one.slot}" for one in statement.account.quarantined]
+    false = f" Energy reports that are too large and not confirmed: {', '.join(held)}." if held else ""
     synthetic = "Synthetic intensity: typical profiles, not measured. This report shows the method, not real emissions."
     return Document(
         title=f"Emissions report: {words.label} run",
         kind=words.sentence,
         date=statement.preparation.prepared_on,
         subtitle=f"{run.task}, {run.clients:,} clients in {len(run.zones):,} zones, {_period(statement)}",
-        warning=f"{synthetic if run.synthetic else ''}{unfinished}".strip(),
+        warning=f"{synthetic if run.synthetic else ''}{unfinished}{false}".strip(),
         sections=(
             Section("At a glance", (_glance(statement, kg), Charts(_charts(statement, kg)))),
             Section("About this report", (tables.preparation(statement),)),

@@ -342,6 +342,11 @@ def _sentences(account: Account, charged: Sequence[Cell], unsettled_kg: float, s
         said.append(
             f"{unsettled_kg:.4f} kg are charged at forecasts or upper bounds that no actual value has replaced yet."
         )
+    said += [
+        f"{one.client} reported {one.reported_kwh:.4g} kWh in slot {one.slot}, more than is possible. The bound of "
+        f"{one.bound_kwh:.4g} kWh is charged until a person confirms the report."
+        for one in account.quarantined
+    ]
     if "synthetic" in kinds:
         said.append("Synthetic intensity has the statistics of a real year but records no real hour.")
     if "measured" not in methods:

@@ -1,26 +1,26 @@
 """Aggregators: rules that combine the clients' updates into one.
 
-Updates are the paper's Delta_c = theta - theta_c, as flat vectors; the model moves by theta <- theta - aggregate. The
-rules act before the fine-tuning window; inside it the loop uses plain FedAvg. A client that never trains before the
-window (pi_c = 0) adds nothing, and K stays the number of all clients.
+Updates are the paper's Delta_c = theta - theta_c, as flat vectors: tensors in `train`, NumPy arrays in live runs. The
+model moves by theta <- theta - aggregate. The rules act before the fine-tuning window; inside it the loop uses plain
+FedAvg. A client that never trains before the window (pi_c = 0) adds nothing, and K stays the number of all clients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from importlib.util import find_spec
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from slackwater.errors import ScenarioError
 from slackwater.planning.plan import ECHO_GAMMA, ECHO_MOST, MEMORY_DTYPES
 from slackwater.registry import Registry
+from slackwater.training.vectors import Vector, as_tensor, dot, half, is_tensor, norm, weighted_sum
 
-State = dict[str, Tensor]
+State = dict[str, Vector]
 ECHO_WHOLE = 0.4  # cosine of a client's successive updates from which a step gets its full length
 
 
@@ -39,7 +39,7 @@ class Participation:
 class Aggregate:
     """The update of the global model, and the weights that made it."""
 
-    update: Tensor
+    update: Vector
     weights: Mapping[int, float]  # client -> weight of its newest update, fresh or stored
 
 
@@ -47,7 +47,7 @@ class Aggregate:
 class Aggregator(Protocol):
     """A rule. Updates are in the order of clients; a rule may keep but not change them."""
 
-    def aggregate(self, updates: Mapping[int, Tensor], who: Participation) -> Aggregate:
+    def aggregate(self, updates: Mapping[int, Vector], who: Participation) -> Aggregate:
         """Return one update from those of the slot's participants (at least one)."""
 
     def state(self) -> State:
@@ -60,10 +60,10 @@ class Aggregator(Protocol):
 class _Weighted:
     """A stateless rule that only sets weights."""
 
-    def aggregate(self, updates: Mapping[int, Tensor], who: Participation) -> Aggregate:
+    def aggregate(self, updates: Mapping[int, Vector], who: Participation) -> Aggregate:
         """Return the weighted sum of the participants' updates."""
         weights = self.weights(list(updates), who)
-        update = _sum(((weights[client], update) for client, update in updates.items()), _like(updates))
+        update = weighted_sum(((weights[client], update) for client, update in updates.items()), _like(updates))
         return Aggregate(update=update, weights=weights)
 
     def weights(self, participants: list[int], who: Participation) -> dict[int, float]:
@@ -123,35 +123,32 @@ class _Remembering:
     """A rule that stores each client's latest update: at most K models, or half of that with `memory_dtype`."""
 
     remembers = True  # whether it stores an update of every client; used to estimate the size of a run
-    memory_dtype: torch.dtype | None = None  # type of stored updates; None: unchanged
+    memory_dtype: str | None = None  # type of stored updates, float16 or bfloat16; None: unchanged
 
     def __init__(self) -> None:
-        self.latest: dict[int, Tensor] = {}
+        self.latest: dict[int, Vector] = {}
         self.seen: dict[int, int] = {}  # client -> number of the round of its latest update
 
-    def remember(self, updates: Mapping[int, Tensor], who: Participation) -> None:
+    def remember(self, updates: Mapping[int, Vector], who: Participation) -> None:
         """Store the updates of the slot."""
         self.latest.update({client: self._stored(update) for client, update in updates.items()})
         self.seen.update(dict.fromkeys(updates, who.number))
 
-    def newest(self, client: int, updates: Mapping[int, Tensor]) -> Tensor:
+    def newest(self, client: int, updates: Mapping[int, Vector]) -> Vector:
         """Return a client's update of the slot in full, else the stored one."""
         return updates.get(client, self.latest[client])
 
-    def _stored(self, update: Tensor) -> Tensor:
-        if self.memory_dtype is None:
-            return update
-        most = torch.finfo(self.memory_dtype).max  # larger values would become infinite in float16 (above 65504)
-        return update.clamp(-most, most).to(self.memory_dtype)
+    def _stored(self, update: Vector) -> Vector:
+        return update if self.memory_dtype is None else half(update, self.memory_dtype)
 
     def state(self) -> State:
         """Return the latest updates and their rounds."""
-        ages = torch.tensor(sorted(self.seen.items()), dtype=torch.int64).reshape(-1, 2)
+        ages = np.array(sorted(self.seen.items()), dtype=np.int64).reshape(-1, 2)
         return {"seen": ages} | {f"latest/{client}": self.latest[client] for client in sorted(self.latest)}
 
     def restore(self, state: State) -> None:
         """Continue from a state."""
-        self.seen = {int(client): int(number) for client, number in state.get("seen", torch.empty(0, 2)).tolist()}
+        self.seen = {int(client): int(number) for client, number in state.get("seen", np.empty((0, 2))).tolist()}
         self.latest = {client: state[f"latest/{client}"] for client in self.seen}
 
 
@@ -161,13 +158,15 @@ class Mifa(_Remembering):
     MIFA starts with a round of all clients. A schedule may not, so the mean is over the clients seen so far.
     """
 
-    def aggregate(self, updates: Mapping[int, Tensor], who: Participation) -> Aggregate:
+    def aggregate(self, updates: Mapping[int, Vector], who: Participation) -> Aggregate:
         """Store the updates, then average all stored updates."""
         self.remember(updates, who)
         raw = {client: self.worth(client, who) for client in sorted(self.latest)}
         total = sum(raw.values())
         weights = {client: weight / total for client, weight in raw.items()}
-        update = _sum(((weight, self.newest(client, updates)) for client, weight in weights.items()), _like(updates))
+        update = weighted_sum(
+            ((weight, self.newest(client, updates)) for client, weight in weights.items()), _like(updates)
+        )
         return Aggregate(update=update, weights=weights)
 
     def worth(self, client: int, who: Participation) -> float:
@@ -210,7 +209,7 @@ class Stride(Memory):
         self.most = most
         self.length: dict[int, float] = {}  # client -> length of its latest update
 
-    def aggregate(self, updates: Mapping[int, Tensor], who: Participation) -> Aggregate:
+    def aggregate(self, updates: Mapping[int, Vector], who: Participation) -> Aggregate:
         """Return the discounted mean of the bounded updates, lengthened to their mean length."""
         self.remember(updates, who)
         self.length.update({client: self._length(client) for client in updates})
@@ -218,10 +217,13 @@ class Stride(Memory):
         worth = {client: self.worth(client, who) for client in sorted(self.latest)}
         total = sum(worth.values())
         weights = {c: worth[c] / total * min(1.0, usual / self.length[c] if self.length[c] else 1.0) for c in worth}
-        mean = _sum(((weight, self.newest(client, updates)) for client, weight in weights.items()), _like(updates))
-        length, shorter = sum(weight * self.length[c] for c, weight in weights.items()), float(mean.norm())
+        mean = weighted_sum(
+            ((weight, self.newest(client, updates)) for client, weight in weights.items()), _like(updates)
+        )
+        length, shorter = sum(weight * self.length[c] for c, weight in weights.items()), norm(mean)
         factor = self.lengthened(min(self.most, length / shorter) if shorter > 0 else 1.0, worth)
-        return Aggregate(update=mean.mul_(factor), weights={c: weight * factor for c, weight in weights.items()})
+        mean *= factor
+        return Aggregate(update=mean, weights={c: weight * factor for c, weight in weights.items()})
 
     def lengthened(self, factor: float, worth: Mapping[int, float]) -> float:
         """Return the factor that lengthens the step; `worth` is each client's weight before normalisation."""
@@ -235,7 +237,7 @@ class Stride(Memory):
     def _length(self, client: int) -> float:
         """Return the length of a stored update; it must be the same after a restore."""
         stored = self.latest[client]
-        return float((stored if self.memory_dtype is None else stored.float()).norm())
+        return norm(stored.float() if self.memory_dtype is not None and is_tensor(stored) else stored)
 
 
 class Echo(Stride):
@@ -252,14 +254,12 @@ class Echo(Stride):
         self.cosine: dict[int, float] = {}
         """Client -> cosine of its latest two updates; no entry after one round."""
 
-    def remember(self, updates: Mapping[int, Tensor], who: Participation) -> None:
+    def remember(self, updates: Mapping[int, Vector], who: Participation) -> None:
         """Compare the updates with the stored ones, then store them."""
         for client, update in updates.items():
             if client in self.latest:
-                scale = float(update.norm()) * self.length[client]
-                self.cosine[client] = (
-                    max(0.0, float(update.dot(self.latest[client].to(update.dtype))) / scale) if scale > 0 else 0.0
-                )
+                scale = norm(update) * self.length[client]
+                self.cosine[client] = max(0.0, dot(update, self.latest[client]) / scale) if scale > 0 else 0.0
         super().remember(updates, who)
 
     def lengthened(self, factor: float, worth: Mapping[int, float]) -> float:
@@ -281,14 +281,14 @@ class Echo(Stride):
         known = sorted(self.cosine.items())
         return {
             **super().state(),
-            "repeating": torch.tensor([client for client, _ in known], dtype=torch.int64),
-            "cosine": torch.tensor([cosine for _, cosine in known], dtype=torch.float64),
+            "repeating": np.array([client for client, _ in known], dtype=np.int64),
+            "cosine": np.array([cosine for _, cosine in known], dtype=np.float64),
         }
 
     def restore(self, state: State) -> None:
         """Continue from a state."""
         super().restore(state)
-        none = torch.empty(0)
+        none = np.empty(0)
         pairs = zip(state.get("repeating", none).tolist(), state.get("cosine", none).tolist(), strict=True)
         self.cosine = {int(client): cosine for client, cosine in pairs}
 
@@ -303,13 +303,13 @@ class FedVarp(_Remembering):
         super().__init__()
         self.beta = beta
 
-    def aggregate(self, updates: Mapping[int, Tensor], who: Participation) -> Aggregate:
+    def aggregate(self, updates: Mapping[int, Vector], who: Participation) -> Aggregate:
         """Correct the fresh updates by the stored ones, then store the fresh ones."""
         fresh, stale = self.fresh_weights(list(updates), who), self.beta / who.clients
         terms = [(fresh[client], update) for client, update in updates.items()]
         terms += [(stale - self.beta * fresh.get(client, 0.0), self.latest[client]) for client in sorted(self.latest)]
         weights = dict.fromkeys(sorted(self.latest), stale) | fresh
-        update = _sum(terms, _like(updates))
+        update = weighted_sum(terms, _like(updates))
         self.remember(updates, who)
         return Aggregate(update=update, weights=weights)
 
@@ -334,17 +334,8 @@ class FedStale(FedVarp):
         return UFedAvg().weights(participants, who)
 
 
-def _sum(terms: Iterable[tuple[float, Tensor]], dtype: torch.dtype) -> Tensor:
-    """Return the weighted sum in the order given: element by element, so its bits do not depend on the number of threads."""
-    total: Tensor | None = None
-    for weight, term in terms:
-        total = term.to(dtype) * weight if total is None else total.add_(term, alpha=weight)
-    assert total is not None
-    return total
-
-
-def _like(updates: Mapping[int, Tensor]) -> torch.dtype:
-    return next(iter(updates.values())).dtype
+def _like(updates: Mapping[int, Vector]) -> Vector:
+    return next(iter(updates.values()))
 
 
 Factory = Callable[..., Aggregator]
@@ -411,5 +402,43 @@ def make_aggregator(spec: str, memory_dtype: str = "float32") -> Aggregator:
     if memory_dtype not in MEMORY_DTYPES:
         raise ScenarioError(f"memory_dtype must be one of {', '.join(MEMORY_DTYPES)}, not {memory_dtype!r}.")
     if memory_dtype != MEMORY_DTYPES[0] and hasattr(made, "memory_dtype"):
-        made.memory_dtype = getattr(torch, memory_dtype)
+        made.memory_dtype = memory_dtype
     return made
+
+
+def on_arrays(rule: Aggregator) -> Aggregator:
+    """Return a rule that takes and returns NumPy arrays, as a live run has them.
+
+    The rules of this module do, and those with a class attribute `takes_arrays = True`. Any other rule gets tensors, as
+    in `train`, if PyTorch is installed.
+    """
+    ready = type(rule).__module__ == __name__ or getattr(rule, "takes_arrays", False)
+    return rule if ready or find_spec("torch") is None else _OnTensors(rule)
+
+
+class _OnTensors:
+    """A registered rule that computes with tensors, in a run on NumPy arrays; both share their memory."""
+
+    def __init__(self, rule: Aggregator) -> None:
+        self._rule = rule
+        self.remembers = getattr(rule, "remembers", False)
+        self.memory_dtype = getattr(rule, "memory_dtype", None)
+
+    def aggregate(self, updates: Mapping[int, Vector], who: Participation) -> Aggregate:
+        """Return the rule's aggregate as an array."""
+        from torch import from_numpy
+
+        made = self._rule.aggregate({client: from_numpy(update) for client, update in updates.items()}, who)
+        return Aggregate(update=_array(made.update), weights=made.weights)
+
+    def state(self) -> State:
+        """Return the rule's state as it is: a checkpoint takes tensors too."""
+        return self._rule.state()
+
+    def restore(self, state: State) -> None:
+        """Restore the rule from tensors."""
+        self._rule.restore({name: as_tensor(value) for name, value in state.items()})
+
+
+def _array(value: Any) -> Any:
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else value

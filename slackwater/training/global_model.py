@@ -11,21 +11,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from slackwater.errors import ScenarioError
 from slackwater.ledger.run import Level, Run
 from slackwater.ledger.state_files import BadPartError, Part, PartFile
 from slackwater.registry import did_you_mean
 from slackwater.training.aggregators import Aggregator, FedAvg, Participation
-from slackwater.training.task import average_buffers, is_finite
+from slackwater.training.vectors import (
+    Vector,
+    as_tensor,
+    average_buffers,
+    dtype_name,
+    filled,
+    is_finite,
+    is_tensor,
+    itemsize,
+    memory,
+    norm,
+    numpy_dtype,
+)
 
-State = dict[str, Tensor]
+if TYPE_CHECKING:
+    import torch
+
+State = dict[str, Vector]
 
 
 class ServerOptimiser:
@@ -36,7 +49,7 @@ class ServerOptimiser:
     def __init__(self, lr: float = 1.0) -> None:
         self.lr = lr
 
-    def step(self, model: Tensor, update: Tensor) -> Tensor:
+    def step(self, model: Vector, update: Vector) -> Vector:
         """Return the new model, a new vector."""
         raise NotImplementedError
 
@@ -53,9 +66,9 @@ class ServerOptimiser:
 class Plain(ServerOptimiser):
     """theta <- theta - lr Delta; with lr = 1 lines 12 and 15 of Algorithm 1."""
 
-    def step(self, model: Tensor, update: Tensor) -> Tensor:
+    def step(self, model: Vector, update: Vector) -> Vector:
         """Return the new model."""
-        return model.sub(update, alpha=self.lr)
+        return model.sub(update, alpha=self.lr) if is_tensor(model) else model - self.lr * update
 
 
 class Momentum(ServerOptimiser):
@@ -66,12 +79,12 @@ class Momentum(ServerOptimiser):
     def __init__(self, lr: float = 1.0, beta: float = 0.9) -> None:
         super().__init__(lr)
         self.beta = beta
-        self.velocity: Tensor | None = None
+        self.velocity: Vector | None = None
 
-    def step(self, model: Tensor, update: Tensor) -> Tensor:
+    def step(self, model: Vector, update: Vector) -> Vector:
         """Return the new model."""
-        self.velocity = update.clone() if self.velocity is None else (self.velocity * self.beta).add_(update)
-        return model.sub(self.velocity, alpha=self.lr)
+        self.velocity = update * 1.0 if self.velocity is None else self.velocity * self.beta + update
+        return model.sub(self.velocity, alpha=self.lr) if is_tensor(model) else model - self.lr * self.velocity
 
 
 class Adam(ServerOptimiser):
@@ -82,17 +95,21 @@ class Adam(ServerOptimiser):
     def __init__(self, lr: float = 0.01, beta_1: float = 0.9, beta_2: float = 0.99, tau: float = 1e-3) -> None:
         super().__init__(lr)
         self.beta_1, self.beta_2, self.tau = beta_1, beta_2, tau
-        self.first: Tensor | None = None
-        self.second: Tensor | None = None
+        self.first: Vector | None = None
+        self.second: Vector | None = None
 
-    def step(self, model: Tensor, update: Tensor) -> Tensor:
+    def step(self, model: Vector, update: Vector) -> Vector:
         """Return the new model."""
-        first = torch.zeros_like(update) if self.first is None else self.first
         # Reddi et al. start with v = tau^2.
-        second = torch.full_like(update, self.tau**2) if self.second is None else self.second
-        self.first = (first * self.beta_1).add_(update, alpha=1 - self.beta_1)
-        self.second = (second * self.beta_2).addcmul_(update, update, value=1 - self.beta_2)
-        return model.addcdiv(self.first, self.second.sqrt().add_(self.tau), value=-self.lr)
+        first = filled(update, 0.0) if self.first is None else self.first
+        second = filled(update, self.tau**2) if self.second is None else self.second
+        if is_tensor(update):  # fused operations need fewer copies
+            self.first = (first * self.beta_1).add_(update, alpha=1 - self.beta_1)
+            self.second = (second * self.beta_2).addcmul_(update, update, value=1 - self.beta_2)
+            return model.addcdiv(self.first, self.second.sqrt().add_(self.tau), value=-self.lr)
+        self.first = first * self.beta_1 + (1 - self.beta_1) * update
+        self.second = second * self.beta_2 + (1 - self.beta_2) * update * update
+        return model - self.lr * self.first / (np.sqrt(self.second) + self.tau)
 
 
 SERVERS: dict[str, type[ServerOptimiser]] = {"plain": Plain, "momentum": Momentum, "adam": Adam}
@@ -111,7 +128,7 @@ def make_server(name: str, lr: float | None = None) -> ServerOptimiser:
 
 
 class IterateAverage:
-    """Mean of the global models after the last rounds, after Polyak and Ruppert; for federated models IMA, 2023.
+    """Mean of the global models after the last rounds, after Polyak and Ruppert; for federated models IMA, 2023. For `train`.
 
     `last` is how many rounds, or the share of them if it is below 1; rounds of the window count too.
     """
@@ -124,9 +141,9 @@ class IterateAverage:
             )
         self.first = max(0, rounds - whole)  # number of the first round that counts
         self.count = 0
-        self.total: Tensor | None = None
+        self.total: Vector | None = None
 
-    def add(self, number: int, model: Tensor) -> None:
+    def add(self, number: int, model: Vector) -> None:
         """Add the model after a round."""
         if number < self.first:
             return
@@ -135,13 +152,13 @@ class IterateAverage:
         self.total = precise.clone() if self.total is None else self.total + precise
         self.count += 1
 
-    def mean(self, model: Tensor) -> Tensor:
+    def mean(self, model: Vector) -> Vector:
         """Return the average; `model` if there is none yet."""
         return model if self.total is None else (self.total / self.count).to(model.dtype)
 
     def state(self) -> State:
         """Return the sum so far."""
-        return {} if self.total is None else {"total": self.total, "count": torch.tensor(self.count)}
+        return {} if self.total is None else {"total": self.total, "count": np.array(self.count)}
 
     def restore(self, state: State) -> None:
         """Continue from a state."""
@@ -159,21 +176,26 @@ class Screening:
     """Compares the length of updates with the usual one: the median over clients of their longest recent update.
 
     The median of all recent updates would be too short after a client trained alone for some slots: the next client's
-    updates would then look too long.
+    updates would then look too long. Before two clients have a history, and with fewer than three updates, a client is
+    compared with its own history; its first update with the model, the other updates of the round and the history of
+    the other client, whichever is longest. A first update may be `max_norm_ratio` squared times as long, since honest
+    first updates differ more.
     """
 
     def __init__(self, max_norm_ratio: float | None) -> None:
         self._ratio = max_norm_ratio
         self._recent: dict[int, deque[float]] = {}
 
-    def too_long(self, norms: Mapping[int, float]) -> dict[int, float]:
-        """Return client -> its update's multiple of the usual length, if too long; store the norms of the others."""
-        usual = self._usual(list(norms.values()))
-        long = {
-            client: norm / usual
-            for client, norm in norms.items()
-            if self._ratio is not None and usual and norm > self._ratio * usual
-        }
+    def too_long(self, norms: Mapping[int, float], model_norm: float | None = None) -> dict[int, float]:
+        """Return client -> its update's multiple of the usual length, if too long; store the norms of the others.
+
+        Without the length of the model, nothing is too long before two clients have a history.
+        """
+        long: dict[int, float] = {}
+        for client, length in norms.items() if self._ratio is not None else ():
+            usual, ratio = self._usual(client, norms, model_norm)
+            if usual > 0 and length > ratio * usual:
+                long[client] = length / usual
         for client in norms.keys() - long.keys():
             self._recent.setdefault(client, deque(maxlen=_RECENT)).append(norms[client])
         return long
@@ -186,11 +208,21 @@ class Screening:
         """Continue from a state."""
         self._recent = {int(client): deque(recent, maxlen=_RECENT) for client, recent in data.items()}
 
-    def _usual(self, now: Sequence[float]) -> float | None:
-        """Return the norm to compare with; None with too little data."""
-        if len(self._recent) >= _KNOWN:
-            return median(max(recent) for recent in self._recent.values())
-        return median(now) if len(now) >= _TOGETHER else None
+    def _usual(self, client: int, now: Mapping[int, float], model_norm: float | None) -> tuple[float, float]:
+        """Return the length to compare a client's update with, and the largest multiple of it; 0 with too little data."""
+        assert self._ratio is not None
+        known = {each: max(recent) for each, recent in self._recent.items()}
+        usual = 0.0
+        if len(known) >= _KNOWN:
+            usual = median(known.values())
+        elif len(now) >= _TOGETHER:
+            usual = median(now.values())
+        elif model_norm is not None:
+            usual = known.get(client, 0.0)
+        if usual > 0 or model_norm is None:
+            return usual, self._ratio
+        others = [length for each, length in {**now, **known}.items() if each != client]
+        return max(model_norm, *others, 0.0), self._ratio**2
 
 
 class NormWarnings:
@@ -220,12 +252,15 @@ _COPIES = 5
 
 
 class Checkpoint:
-    """The state of a run in its files, as groups of named tensors; a run without a folder has none."""
+    """The state of a run in its files, as groups of named tensors or arrays; a run without a folder has none.
+
+    An array counts as changed if it is another object, so saved arrays must not be changed in place.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._saved: dict[str, tuple[weakref.ref[Tensor], int]] = {}
-        """Part -> the tensor that was written, and its version. Weak, so that replaced tensors are freed."""
+        self._saved: dict[str, tuple[weakref.ref[Any], int]] = {}
+        """Part -> the vector that was written, and its version. Weak, so that replaced vectors are freed."""
 
     def save(self, slot: int | None, groups: Mapping[str, State], state: Any = None) -> None:
         """Write the tensors that are new or changed since the last call, one at a time.
@@ -239,12 +274,12 @@ class Checkpoint:
         with self._run.transaction():
             self._run.state.save(slot, now, ((name, _part(tensor)) for name, tensor in changed.items()), state)
         self._saved = {
-            name: (weakref.ref(tensor), tensor._version) if name in changed else self._saved[name]
+            name: (weakref.ref(tensor), _version(tensor)) if name in changed else self._saved[name]
             for name, tensor in now.items()
         }
 
-    def load(self, device: torch.device) -> Groups:
-        """Return all groups, each file checked; empty if nothing was saved.
+    def load(self, device: torch.device | None = None) -> Groups:
+        """Return all groups, each file checked; empty if nothing was saved. With a device, as tensors on it; else as arrays.
 
         Raises:
             SlackwaterError: The checkpoint is not that of the last round, or one of its files is damaged.
@@ -253,36 +288,37 @@ class Checkpoint:
         for part in self._run.last_parts():
             group, _, key = part.name.partition("/")
             try:
-                tensor = self._read(part).to(device)
+                array = self._read(part)
             except BadPartError as error:
                 raise self._run.unusable(str(error)) from None
+            tensor = array if device is None else as_tensor(array).to(device)
             groups.setdefault(group, {})[key] = tensor
-            self._saved[part.name] = (weakref.ref(tensor), tensor._version)
+            self._saved[part.name] = (weakref.ref(tensor), _version(tensor))
         return groups
 
-    def _read(self, part: PartFile) -> Tensor:
-        dtype = getattr(torch, part.dtype, None)
-        if not isinstance(dtype, torch.dtype) or math.prod(part.shape) * dtype.itemsize != part.size:
+    def _read(self, part: PartFile) -> NDArray[Any]:
+        dtype = numpy_dtype(part.dtype)
+        if dtype is None or math.prod(part.shape) * dtype.itemsize != part.size:
             raise BadPartError(
                 f"{part.name} has {part.size:,} bytes, which is no {part.dtype} array of shape {part.shape}"
             )
-        tensor = torch.empty(part.shape, dtype=dtype)
-        self._run.state.read(part, _memory(tensor))
-        return tensor
+        array = np.empty(part.shape, dtype=dtype)
+        self._run.state.read(part, memory(array))
+        return array
 
-    def _is_saved(self, name: str, tensor: Tensor) -> bool:
+    def _is_saved(self, name: str, tensor: Vector) -> bool:
         saved = self._saved.get(name)
-        return saved is not None and saved[0]() is tensor and saved[1] == tensor._version
+        return saved is not None and saved[0]() is tensor and saved[1] == _version(tensor)
 
 
-def _part(tensor: Tensor) -> Part:
-    here = tensor.detach().cpu().contiguous()
-    return Part(dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape), data=_memory(here))
+def _version(vector: Vector) -> int:
+    """Return how often a tensor was changed in place; NumPy does not count it."""
+    return int(vector._version) if is_tensor(vector) else 0
 
 
-def _memory(tensor: Tensor) -> memoryview:
-    """Return the bytes of a contiguous tensor, without a copy."""
-    return tensor.reshape(-1).view(torch.uint8).numpy().data
+def _part(vector: Vector) -> Part:
+    name = str(vector.dtype).removeprefix("torch.") if is_tensor(vector) else dtype_name(vector.dtype)
+    return Part(dtype=name, shape=tuple(vector.shape), data=memory(vector))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,14 +364,14 @@ class Size:
 
 
 def expected_size(
-    model: Tensor, *, clients: int, participants: int, aggregator: Aggregator, server: ServerOptimiser, averages: bool
+    model: Vector, *, clients: int, participants: int, aggregator: Aggregator, server: ServerOptimiser, averages: bool
 ) -> Size:
     """Return the space that a run with this model needs; `participants`: most clients in a slot before the window."""
-    stored = getattr(aggregator, "memory_dtype", None) or model.dtype
-    share = stored.itemsize / model.dtype.itemsize if getattr(aggregator, "remembers", False) else 0.0
-    always = 1 + len(server.kept) + averages * torch.float64.itemsize / model.dtype.itemsize
+    each, half = model.dtype.itemsize, getattr(aggregator, "memory_dtype", None)
+    share = (itemsize(half) if half else each) / each if getattr(aggregator, "remembers", False) else 0.0
+    always = 1 + len(server.kept) + averages * itemsize("float64") / each
     return Size(
-        model_bytes=model.numel() * model.dtype.itemsize,
+        model_bytes=model.nbytes,
         models=always + clients * share,
         changing=always + participants * share,
     )
@@ -353,8 +389,8 @@ def _room(size: float) -> str:
 class Update:
     """The update of one client."""
 
-    update: Tensor  # Delta_c = theta - theta_c, flat
-    buffers: Mapping[str, Tensor]
+    update: Vector  # Delta_c = theta - theta_c, flat
+    buffers: Mapping[str, Vector]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,7 +406,7 @@ class GlobalModel:
     """Parameters as one vector, buffers, and the state of aggregator, server optimiser and average."""
 
     def __init__(
-        self, theta: Tensor, buffers: Mapping[str, Tensor], *, clients: int, aggregator: Aggregator,
+        self, theta: Vector, buffers: Mapping[str, Vector], *, clients: int, aggregator: Aggregator,
         server: ServerOptimiser, average: IterateAverage | None = None,
     ) -> None:  # fmt: skip
         self.theta, self.buffers, self.average, self._clients = theta, dict(buffers), average, clients
@@ -399,9 +435,9 @@ class GlobalModel:
         finite = is_finite(self.theta)
         if finite and self.average is not None:
             self.average.add(number, self.theta)
-        return Step(weights=total.weights, update_norm=float(total.update.norm()), finite=finite)
+        return Step(weights=total.weights, update_norm=norm(total.update), finite=finite)
 
-    def final(self) -> Tensor:
+    def final(self) -> Vector:
         """Return the average of the last models with averaging, else the last model."""
         return self.theta if self.average is None else self.average.mean(self.theta)
 

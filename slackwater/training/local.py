@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from slackwater.training.global_model import Update
+from slackwater.training.process import stream
 from slackwater.training.scoring import Scorer
 from slackwater.training.task import Data, FlatModel, LocalStep, ModelMaker, Task
 
@@ -40,11 +41,6 @@ class LocalUpdate(Update):
 
     loss: float  # mean over the local steps, each before its step
     finite: bool  # whether loss and update are finite
-
-
-def stream(seed: int, *keys: int) -> int:
-    """Return a seed for one purpose, client and slot; it does not depend on the order of training or on resuming."""
-    return int(np.random.SeedSequence([seed, *keys]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def steps_of(samples: int, work: LocalWork) -> int:

@@ -41,13 +41,13 @@ from slackwater.training.local import (
     evaluate_each,
     probe,
     steps_of,
-    stream,
 )
-from slackwater.training.process import save_model, stopping, threads
+from slackwater.training.process import save_model, stopping, stream, threads
 from slackwater.training.progress_bar import ProgressBar
 from slackwater.training.schedule_source import ByPlan, ScheduledRound, ScheduleSource, TrainingState
 from slackwater.training.settings import EVAL_EVERY, Settings, check, check_model, described, notes_of, plan_of, rebuilt
-from slackwater.training.task import ModelMaker, Samples, Task, average_buffers
+from slackwater.training.task import ModelMaker, Samples, Task
+from slackwater.training.vectors import average_buffers
 from slackwater.units import iso
 
 

@@ -1,25 +1,37 @@
-"""Process settings of a run: PyTorch's threads and stop signals; and saving a model file atomically."""
+"""What a run needs of its process: PyTorch's threads, stop signals, random seeds, and model files written atomically."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import signal
+import sys
 import threading
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from slackwater.atomic import whole_file
+from slackwater.training.vectors import as_tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Set the number of PyTorch threads; with one, the bits of a sum do not depend on the machine."""
+    """Set the number of PyTorch threads, if it is loaded; with one, the bits of a sum do not depend on the machine."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -57,5 +69,28 @@ def stopping(
 
 def save_model(path: Path, state: Mapping[str, Tensor]) -> None:
     """Save PyTorch's usual state dict atomically."""
+    import torch
+
     with whole_file(path) as file:
         torch.save(dict(state), file)
+
+
+def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
+    """Save a model as a state dict, or without PyTorch as NumPy's .npz beside it; return the file.
+
+    Arrays of a type that PyTorch does not have go to .npz, too.
+    """
+    if find_spec("torch") is not None:
+        with contextlib.suppress(TypeError):
+            save_model(path, {name: as_tensor(array) for name, array in arrays.items()})
+            return path
+    with whole_file(path.with_suffix(".npz")) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():  # np.savez rejects an array that is called `file`
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
+    return path.with_suffix(".npz")
+
+
+def stream(seed: int, *keys: int) -> int:
+    """Return a seed for one purpose, client and slot; it does not depend on the order of training or on resuming."""
+    return int(np.random.SeedSequence([seed, *keys]).generate_state(1, np.uint64)[0] >> np.uint64(1))

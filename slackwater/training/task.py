@@ -178,9 +178,6 @@ class Task:
         return self.loss(step.module(inputs), step.y)
 
 
-_PIECE = 2**20
-
-
 class FlatModel:
     """A module on a device, with its parameters in `vector` and its buffers (BatchNorm's statistics) beside it."""
 
@@ -233,23 +230,6 @@ class FlatModel:
         if self.channels_last and x.dim() == 4:
             return x.contiguous(memory_format=torch.channels_last)
         return x
-
-
-def is_finite(values: Tensor) -> bool:
-    """Return whether all values are finite. In pieces, since PyTorch copies its input."""
-    return all(bool(torch.isfinite(piece).all()) for piece in torch.split(values.reshape(-1), _PIECE))
-
-
-def average_buffers(buffers: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the plain mean over the participants; whole numbers (counts of batches) are rounded."""
-    means: dict[str, Tensor] = {}
-    for name, first in buffers[0].items():
-        total = first.double() if first.device.type != "mps" else first.float()
-        for other in buffers[1:]:
-            total = total + other[name]
-        mean = total / len(buffers)
-        means[name] = (mean if first.is_floating_point() else mean.round()).to(first.dtype)
-    return means
 
 
 class ModelMaker:

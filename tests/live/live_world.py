@@ -162,8 +162,12 @@ def recount(folder: Path) -> float:
         lines = list(run.ledger.charges())
     total: list[float] = []
     for line in (one for one in lines if one.kind == "charge"):
-        about = [one for one in lines if one.corrects == line.id]
-        assert len({one.kind for one in about}) == len(about)
+        about, ids = list[Charge](), {line.id}
+        for one in lines:  # in the order of booking: a line about a correction comes after it
+            if one.corrects in ids:
+                about.append(one)
+                ids.add(one.id)
+        assert len({(one.kind, one.corrects) for one in about}) == len(about)
         total.append(_kg(line, about))
     keys = [(one.slot, one.client, one.cause, one.attempt) for one in lines if one.kind == "charge"]
     assert len(keys) == len(set(keys))

@@ -65,5 +65,6 @@ def test_a_live_run_is_train(tmp_path: Path, aggregator: str, norm: bool) -> Non
     for name, tensor in wanted.model.items():
         assert done.arrays[name] == pytest.approx(tensor.numpy(), abs=1e-6), name
     assert done.emissions_kg == pytest.approx(wanted.emissions_kg, rel=1e-12)
-    assert [one.weights for one in done.history] == [one.weights for one in wanted.history]
+    # `train` computes lengths with PyTorch, in single precision; the weights of stride and echo follow from them.
+    assert [one.weights for one in done.history] == [pytest.approx(one.weights, rel=1e-6) for one in wanted.history]
     assert np.isfinite(done.history[-1].loss)

@@ -186,7 +186,7 @@ def test_answers_that_were_not_asked_for_are_left_out(tmp_path: Path) -> None:
 
 
 def test_work_is_what_local_training_has_always_been(tmp_path: Path) -> None:
-    from slackwater.training.local import stream
+    from slackwater.training.process import stream
 
     seen: list[tuple[int, str, int, int, Any]] = []
     sites = Sites(

@@ -26,7 +26,7 @@ def test_models_come_back_as_they_were() -> None:
     }
     codec = Codec(world.initial())
     vector, buffers = codec.split(model)
-    assert vector.numel() == 8
+    assert vector.size == 8
     assert set(buffers) == {"norm.running_mean", "norm.num_batches_tracked"}
     again = codec.join(vector, buffers)
     assert list(again) == list(model)
@@ -40,7 +40,7 @@ def test_double_precision_and_other_buffers_are_kept() -> None:
     model = {"w": np.array([1.0, 1e-12]), "ema.decay": np.array([0.5], dtype=np.float32)}
     codec = Codec(model, buffers=(".decay",))
     vector, buffers = codec.split(model)
-    assert vector.numpy().tolist() == [1.0, 1e-12]
+    assert vector.tolist() == [1.0, 1e-12]
     assert set(buffers) == {"ema.decay"}
     with pytest.raises(ScenarioError, match="no trainable parameters"):
         Codec({"steps": np.array([1])})
@@ -71,6 +71,41 @@ def test_long_updates_are_rejected_whoever_comes_first() -> None:
     assert one.too_long({0: 11.0})[0] == pytest.approx(11.0)
     assert one.too_long({0: 9.9}) == {}
     assert Screening(None).too_long({0: 1.0, 1: 1.0, 2: 1e9}) == {}
+
+
+def test_a_huge_first_update_is_rejected_with_one_other_update() -> None:
+    screening = Screening(10.0)
+    for _ in range(3):  # in every round: it never enters the history
+        assert screening.too_long({0: 1.0, 1: 1e6}, model_norm=5.0).keys() == {1}
+    assert screening.to_dict() == {"0": [1.0, 1.0, 1.0]}
+    assert screening.too_long({1: 4.0}, model_norm=5.0) == {}  # an honest one is used
+    assert screening.too_long({1: 1e6}, model_norm=1e9).keys() == {1}  # two histories: the model no longer counts
+
+
+@pytest.mark.parametrize("model_norm", [0.0, 5.0])
+def test_a_first_update_alone_is_compared_with_the_model_only(model_norm: float) -> None:
+    long = Screening(10.0).too_long({0: 501.0}, model_norm=model_norm)
+    assert long == ({0: pytest.approx(100.2)} if model_norm else {})  # nothing to compare with a model of zeros
+    assert Screening(10.0).too_long({0: 499.0}, model_norm=model_norm) == {}
+
+
+def test_a_client_alone_is_compared_with_its_own_history() -> None:
+    screening = Screening(10.0)
+    assert screening.too_long({0: 2.0}, model_norm=1e3) == {}
+    assert screening.too_long({0: 19.0}, model_norm=1e3) == {}
+    assert screening.too_long({0: 191.0}, model_norm=1e3).keys() == {0}  # 190 is ten times its longest
+
+
+def test_honest_clients_of_very_different_data_are_used_from_their_first_update() -> None:
+    screening = Screening(10.0)
+    assert screening.too_long({0: 0.02, 1: 1.9}, model_norm=0.0) == {}
+    assert screening.too_long({0: 0.02, 1: 1.9}, model_norm=0.0) == {}
+
+
+def test_updates_of_length_zero_do_not_switch_the_check_off() -> None:
+    screening = Screening(10.0)
+    screening.too_long({0: 0.0, 1: 0.0}, model_norm=3.0)
+    assert screening.too_long({0: 1e6, 1: 0.0}, model_norm=3.0).keys() == {0}
 
 
 def test_an_honest_update_after_another_client_was_long_alone_is_not_rejected() -> None:

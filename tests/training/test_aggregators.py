@@ -1,5 +1,6 @@
 """Each rule against its formula, computed here on its own; and U-FedAvg's unbiasedness as a statistical test."""
 
+import copy
 import math
 from pathlib import Path
 
@@ -106,7 +107,7 @@ def test_a_restored_aggregator_goes_on_the_same(name: str) -> None:
     for i, updates in enumerate(rounds[:5]):
         first.aggregate(updates, Participation(slot=i, number=i, clients=3, pi=pi))
     second = make_aggregator(name)
-    second.restore({key: tensor.clone() for key, tensor in first.state().items()})
+    second.restore(copy.deepcopy(first.state()))
     for i, updates in enumerate(rounds[5:], start=5):
         again = second.aggregate(updates, Participation(slot=i, number=i, clients=3, pi=pi)).update
         assert torch.equal(again, outcomes[i])
@@ -196,7 +197,7 @@ def test_stored_updates_of_half_precision_are_close_and_restored_to_the_same_bit
         updates = {client: torch.randn(500, generator=rng) for client in there}
         who = Participation(slot=number, number=number, clients=4, pi=pi)
         again = make_aggregator(name, str(dtype).removeprefix("torch."))
-        again.restore({key: value.clone() for key, value in half.state().items()})
+        again.restore(copy.deepcopy(half.state()))
         exact, rounded, restored = (rule.aggregate(updates, who) for rule in (full, half, again))
         assert rounded.update.dtype == torch.float32
         assert torch.equal(rounded.update, restored.update)

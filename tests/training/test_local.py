@@ -8,17 +8,10 @@ from torch import nn
 
 from slackwater.errors import ScenarioError
 from slackwater.training import local as workers_module
-from slackwater.training.local import (
-    Job,
-    LocalWork,
-    StopRequested,
-    Workers,
-    batches,
-    steps_of,
-    stream,
-    train_locally,
-)
-from slackwater.training.task import FlatModel, ModelMaker, Samples, Task, average_buffers
+from slackwater.training.local import Job, LocalWork, StopRequested, Workers, batches, steps_of, train_locally
+from slackwater.training.process import stream
+from slackwater.training.task import FlatModel, ModelMaker, Samples, Task
+from slackwater.training.vectors import average_buffers
 
 CPU = torch.device("cpu")
 WORK = LocalWork(steps=7, epochs=None, batch_size=16, lr=0.1, weight_decay=5e-4)

@@ -117,6 +117,7 @@ export class RunView {
     const list = (box, items, none) => box.replaceChildren(...(items.length ? items : [el("li", {}, none)]));
     const replanned = (one) => item({ level: "info", at: one.at ?? "", slot: one.slot, message: `Re-planned: ${one.reason}. ${changes(one.changes)} Planned ${kilograms(one.planned_kg)} kg in total, ${kilograms(one.reserve_kg)} kg in reserve.` });
     const missed = this.missed(), outcomes = Object.entries(state.outcomes).filter(([outcome]) => outcome !== "done" && outcome !== "running");
+    for (const one of state.quarantined) missed.push(el("li", { class: "warning" }, `${one.client} reported ${one.reported_kwh} kWh in slot ${one.slot}, more than is possible; ${one.bound_kwh} kWh are charged. Confirm it with: slackwater confirm`));
     if (outcomes.length) missed.push(el("li", { class: "warning" }, `Results of the requested clients: ${outcomes.map(([outcome, count]) => `${count} ${outcome}`).join(", ")}; ${state.outcomes.done ?? 0} done.`));
     list($("failures"), [...missed, ...state.events.filter((event) => event.level !== "info").map(item)], "No failures.");
     list($("replans"), state.replans.map(replanned), "No re-plan: the run follows its first plan.");

@@ -92,7 +92,13 @@ class App:
             found: Any = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if error.name != module_name and not module_name.startswith(f"{error.name}."):
-                raise
+                missing = (error.name or "").split(".")[0]
+                if not missing or missing == module_name.split(".")[0]:
+                    raise
+                raise ScenarioError(
+                    f"The app in {self.folder} needs the package {missing!r}, which is not installed. Install it with: pip "
+                    f"install {missing}"
+                ) from None
             raise ScenarioError(
                 f"The app in {self.folder} names {reference!r}, but there is no module {module_name!r}."
             ) from None

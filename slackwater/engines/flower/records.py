@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from slackwater.live.sites import Arrays, Outcome, Reply, Work
+from slackwater.training.vectors import BFLOAT16
 
 ARRAYS, CONFIG, METRICS, OWN = "arrays", "config", "metrics", "slackwater"
 NAME, ZONE, POWER = "name", "zone", "power-w"
@@ -33,20 +35,42 @@ _NODE_UNAVAILABLE, _EXPIRED = 5, (3, 4)
 
 def to_arrays(arrays: Arrays) -> ArrayRecord:
     """Return a model as Flower's record, in the model's order."""
-    return ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
+    return ArrayRecord({name: _to_array(np.asarray(value)) for name, value in arrays.items()})
 
 
 def from_arrays(record: ArrayRecord) -> dict[str, Any]:
     """Return a model from Flower's record."""
-    return {name: value.numpy() for name, value in record.items()}
+    return {name: _from_array(value) for name, value in record.items()}
+
+
+def _to_array(value: Any) -> Array:
+    """Return an array as Flower's; bfloat16 as JAX's arrays arrive: its name, and two bytes for each number."""
+    if value.dtype != BFLOAT16:
+        return Array(value)
+    return replace(Array(value.view("V2")), dtype="bfloat16")
+
+
+def _from_array(value: Array) -> Any:
+    array = value.numpy()
+    return array.view(BFLOAT16) if value.dtype == "bfloat16" and array.dtype.itemsize == BFLOAT16.itemsize else array
 
 
 def as_arrays(model: Mapping[str, Any] | ArrayRecord) -> Arrays:
-    """Return a model as arrays by name, from a state dict of tensors or arrays, or Flower's record."""
+    """Return a model as arrays by name, from a state dict of tensors or arrays, or Flower's record.
+
+    Flower cannot send bfloat16 tensors, so they become float32, which clients can load into a bfloat16 model.
+    """
     if isinstance(model, ArrayRecord):
         return from_arrays(model)
-    state: Mapping[str, Any] = model
-    return {name: value.detach().cpu().numpy() if hasattr(value, "detach") else value for name, value in state.items()}
+    return {name: _as_array(value) for name, value in dict(model).items()}
+
+
+def _as_array(value: Any) -> Any:
+    if not hasattr(value, "detach"):
+        array = np.asarray(value)
+        return array.view(BFLOAT16) if array.dtype.name == "bfloat16" else array  # as ml_dtypes has it for JAX
+    held = value.detach().cpu().resolve_conj()
+    return (held.float() if str(held.dtype) == "torch.bfloat16" else held).numpy()
 
 
 def to_content(work: Work, arrays: ArrayRecord, left_s: float, run: str = "") -> RecordDict:

@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -27,6 +26,7 @@ from slackwater.live.schedule_sources import Decision
 from slackwater.live.sites import Arrays, Reply, Work
 from slackwater.live.updates import LiveModel, MakeupWeights, UnusableUpdateError
 from slackwater.training.global_model import Groups, Screening, Size, Step, Update
+from slackwater.training.vectors import dtype_name, norm, numpy_dtype
 
 log = logging.getLogger(__name__)
 _LEAST_S = 1.0
@@ -220,6 +220,11 @@ class StrategyModel:
         self.record: MetricRecord | None = None  # what the strategy returned as metrics of the last round
         self.shared = self  # the runner asks `shared` for size and tensors
 
+    @property
+    def notes(self) -> Mapping[int, str]:
+        """Return remarks on the updates of the round, by client."""
+        return {} if self._own is None else self._own.notes
+
     def arrays(self) -> Arrays:
         """Return a copy of the model."""
         if self._own is not None:
@@ -241,9 +246,10 @@ class StrategyModel:
                 reasons[client] = fault
                 continue
             usable[client] = client
-            if norm := self._norm(arrays):
-                norms[client] = norm
-        for client, times in self._screening.too_long(norms).items():
+            if length := self._norm(arrays):
+                norms[client] = length
+        model_norm = _distance({name: np.zeros_like(value) for name, value in self._arrays.items()}, self._arrays)
+        for client, times in self._screening.too_long(norms, model_norm).items():
             reasons[client] = f"its update is {times:.3g} times as long as usual, max_norm_ratio is {self._max_ratio}"
             del usable[client]
         return usable, reasons
@@ -313,14 +319,16 @@ class StrategyModel:
                 continue
             # Read again: a subclass may clip or replace the arrays of a reply before it calls ours.
             record = next(iter(message.content.array_records.values()))
-            vector, buffers = self._own._codec.split(as_arrays(record))
+            now = (self._own.shared.theta, self._own.shared.buffers)
+            vector, buffers = self._own._codec.split(as_arrays(record), now)
             read = Update(update=self._own.shared.theta - vector, buffers=buffers)
             was, scaled = self._screened[client], updates[client]
-            if torch.equal(read.update, was.update):
+            if np.array_equal(read.update, was.update):
                 sent[client] = scaled
             else:  # changed on its way; the weight of its samples stays
-                norm = float(was.update.norm())
-                sent[client] = replace(read, update=read.update * (float(scaled.update.norm()) / norm if norm else 1.0))
+                length = norm(was.update)
+                scale = norm(scaled.update) / length if length else 1.0
+                sent[client] = replace(read, update=read.update * scale)
         if not sent:
             raise SlackwaterError("No reply of the round reached Slackwater's aggregator.")
         self._stepped = self._own.step(decision, number, sent)
@@ -333,9 +341,9 @@ class StrategyModel:
         arrays, _ = self._state.save()
         groups: Groups = {} if self._own is None else dict(self._own.shared.tensors())
         if self._own is None:
-            groups["model"] = {name: _tensor(name, value) for name, value in self._arrays.items()}
+            groups["model"] = {name: _stored(name, value) for name, value in self._arrays.items()}
         # A checkpoint has at least one part: a strategy for statistics has no model.
-        groups["strategy"] = {name: _tensor(name, value) for name, value in {_NONE: np.zeros(1), **arrays}.items()}
+        groups["strategy"] = {name: _stored(name, value) for name, value in {_NONE: np.zeros(1), **arrays}.items()}
         return groups
 
     def size(self, participants: int) -> Size:
@@ -357,12 +365,12 @@ class StrategyModel:
             raise SlackwaterError(
                 "The run was started with another kind of strategy. Resume with the app that started the run."
             )
-        self._state.load({name: one.numpy() for name, one in groups.get("strategy", {}).items()}, state["strategy"])
+        self._state.load(groups.get("strategy", {}), state["strategy"])
         self.round = int(state["round"])
         if self._own is not None:
             self._own.restore(groups, state)
             return
-        self._arrays = {name: groups["model"][name].numpy() for name in state["names"]}
+        self._arrays = {name: groups["model"][name] for name in state["names"]}
         self.weights.restore(state["weights"])
         self._screening.restore(state["norms"])
 
@@ -453,8 +461,8 @@ def _same(one: Arrays, other: Arrays) -> bool:
     return one.keys() == other.keys() and all(np.array_equal(value, other[name]) for name, value in one.items())
 
 
-def _tensor(name: str, value: NDArray[Any]) -> torch.Tensor:
-    try:
-        return torch.from_numpy(np.array(value, order="C"))
-    except TypeError:
-        raise SlackwaterError(f"A checkpoint cannot hold {name}: its type is {value.dtype}.") from None
+def _stored(name: str, value: NDArray[Any]) -> NDArray[Any]:
+    """Return a copy for the checkpoint, which takes another object for a change."""
+    if numpy_dtype(dtype_name(value.dtype)) != value.dtype:
+        raise SlackwaterError(f"A checkpoint cannot hold {name}: its type is {value.dtype}.")
+    return np.array(value, order="C")

@@ -20,7 +20,8 @@ from slackwater.planning.exact import BUDGET_ROUNDING
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
 from slackwater.planning.schedule import unproved_plan
-from slackwater.training.local import LocalWork, Probe, share, stream
+from slackwater.training.local import LocalWork, Probe, share
+from slackwater.training.process import stream
 from slackwater.training.schedule_source import ScheduledRound, TrainingState
 
 Probes = Literal["charged", "free"]

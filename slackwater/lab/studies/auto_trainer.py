@@ -18,7 +18,8 @@ from torch.nn.functional import avg_pool2d
 
 import slackwater as sw
 from slackwater.training.aggregators import Aggregator, FedAvg, Participation
-from slackwater.training.local import BATCHES, LocalWork, batches, stream
+from slackwater.training.local import BATCHES, LocalWork, batches
+from slackwater.training.process import stream
 from slackwater.training.task import Samples, Task
 from slackwater.training.tasks import mlp
 
