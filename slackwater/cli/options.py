@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,6 +33,7 @@ def lab_module(module: str) -> Any:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _WIDTH = 100
+_PATIENCE_S = 1.0
 _EVALUATIONS = 12
 """Evaluations in a run by default: enough for a curve, and cheap beside the training."""
 
@@ -278,6 +282,23 @@ def number_or_word(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[Callable[[str], None]]:
+    """Show on stderr what takes longer than a second, and for how long; the caller may say more as it goes."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    status = Console(stderr=True).status(f"{what} ...")
+    show = threading.Timer(_PATIENCE_S, status.start)
+    show.daemon = True
+    show.start()
+    try:
+        yield status.update
+    finally:
+        show.cancel()
+        status.stop()
 
 
 def print_json(data: Any) -> None:

