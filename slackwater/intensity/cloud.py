@@ -35,9 +35,10 @@ _AZURE = (
     "qatarcentral QA, southafricanorth ZA, southcentralus US-TEX-ERCO, southeastasia SG, southindia IN-SO, spaincentral ES, "
     "swedencentral SE-SE3, switzerlandnorth CH, uaenorth AE, uksouth GB, ukwest GB, westeurope NL, westindia IN-WE"
 )
+CLOUDS = ("aws", "gcp", "azure")
 REGIONS: dict[str, str] = {
     f"{cloud}:{region}": zone
-    for cloud, table in (("aws", _AWS), ("gcp", _GCP), ("azure", _AZURE))
+    for cloud, table in zip(CLOUDS, (_AWS, _GCP, _AZURE), strict=True)
     for region, zone in (pair.split() for pair in table.split(", "))
 }
 """Cloud and region -> zone."""
@@ -49,17 +50,12 @@ def grid_zone(zone: str) -> str:
     Raises:
         ScenarioError: The region is not in the table.
     """
-    if ":" not in zone:
-        return zone
     key = zone.strip().lower()
+    if key.partition(":")[0] not in CLOUDS or ":" not in key:  # a zone of the user's own data may have a colon
+        return zone
     if key in REGIONS:
         return REGIONS[key]
-    cloud = key.partition(":")[0]
-    known = [name for name in REGIONS if name.startswith(f"{cloud}:")]
-    if not known:
-        raise ScenarioError(
-            f"Zone {zone!r} names an unknown cloud. Write aws:, gcp: or azure: and the region, like aws:eu-west-3."
-        )
+    known = [name for name in REGIONS if name.startswith(f"{key.partition(':')[0]}:")]
     raise ScenarioError(
         f"There is no zone for the cloud region {zone!r}.{did_you_mean(key, known)} Name the electricity zone of its place instead."
     )

@@ -369,7 +369,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         fine("plan", "s.toml", "--out", ".")
         fine("train", "plan.json", "--no-baseline", "--out", "run", *QUICK)
-        patch.setattr("slackwater.engines.task_sites.carry_out_task", lambda _: None)
+        patch.setattr("slackwater.engines.task_sites.carry_out_task", lambda folder, task=None: None)
         fine("rehearse", "s.toml", "--out", "stopped")
     return folder
 
