@@ -76,9 +76,15 @@ def table(results: Path) -> None:
     for row in sorted(rows, key=lambda one: (one["data"], one["rounds"], one["quorum"])):
         base = free[row["data"], row["rounds"]]
         lost = row["client_slots"] - base["client_slots"]
-        slots = f"{row['client_slots']} ({lost:+d}, {lost / base['client_slots']:+.1%})" if lost else str(row["client_slots"])
+        slots = (
+            f"{row['client_slots']} ({lost:+d}, {lost / base['client_slots']:+.1%})"
+            if lost
+            else str(row["client_slots"])
+        )
         alone = f"{row['lone_slots']} of {row['used_slots']} ({row['lone_slots'] / max(row['used_slots'], 1):.0%})"
         each = 1000 * row["kg"] / row["client_slots"]
         click.echo(
-            line(row["data"], row["rounds"], row["quorum"], alone, slots, f"{row['kg']:.3f}", f"{each:.2f} g", row["end"])
+            line(
+                row["data"], row["rounds"], row["quorum"], alone, slots, f"{row['kg']:.3f}", f"{each:.2f} g", row["end"]
+            )
         )
