@@ -379,8 +379,6 @@ def test_never_plans_once_and_six_plans_every_six() -> None:
 def test_what_cannot_be_steered_is_refused() -> None:
     truth = daily(2, HISTORY + 24)
     asked = problem(traces(truth))
-    with pytest.raises(ScenarioError, match="Re-planning does not support max_parallel"):
-        Controller(asked.with_settings(max_parallel=1))
     with pytest.raises(DataError, match="they lie in the future"):
         Controller(asked).step(traces(truth), None)
     with pytest.raises(DataError, match="need 7 days of actual intensity"):
