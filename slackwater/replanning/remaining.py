@@ -17,13 +17,15 @@ from slackwater.planning.emissions import emissions
 from slackwater.planning.exact import BUDGET_ROUNDING, Found, search
 from slackwater.planning.fleet import NO_LIMIT, Fleet
 from slackwater.planning.problem import Problem
+from slackwater.planning.tied_search import Effort, search_tied
 
 if TYPE_CHECKING:  # the state of a run needs past plans, which are made here
     from slackwater.replanning.run_state import Past
 
 _COVERAGE = 0.8
-_GAP, _SECONDS = 1e-3, 5.0
-"""Gap and time of a search over tied clients: far below what a forecast is wrong by, and short beside a slot."""
+_GAP, _LOOKS, _SECONDS = 1e-3, 3, 5.0
+"""Gap at which a search over tied clients ends, far below what a forecast is wrong by; end times that it tries to improve,
+so that a run can be repeated; and a limit of time, which is short beside a slot."""
 _MOST_TRIES = 6
 
 
@@ -153,14 +155,22 @@ def solve(rest: Problem, in_vain_kg: NDArray[np.float64] | None = None, *, quick
     return RemainingPlan(matrix=matrix, window_at=before, levels=found.levels)
 
 
+def _effort(*, quick: bool) -> Effort:
+    looks: list[float] = []
+    return Effort(
+        gap=_GAP,
+        deadline=time.perf_counter() + _SECONDS,
+        report=lambda _, gap: looks.append(gap),
+        stop=lambda: len(looks) >= _LOOKS,
+        first_look=quick,
+    )
+
+
 def _search_tied(rest: Problem, ends: list[int], *, quick: bool) -> Found:
     """Return the best schedule found for tied clients, within both budgets."""
-    from slackwater.planning.tied_search import Effort, search_tied  # only tied clients need it
-
     asked = rest
     for _ in range(_MOST_TRIES):
-        effort = Effort(gap=_GAP, deadline=time.perf_counter() + _SECONDS, first_look=quick)
-        found = search_tied(asked, ends, effort)
+        found = search_tied(asked, ends, _effort(quick=quick))
         if not rest.costs.sleeps.any():
             return found
         # Starts depend on the whole schedule; if they do not fit, plan the rest with less.
