@@ -17,8 +17,8 @@ from slackwater.intensity.forecast.base import Persistence
 from slackwater.intensity.prices import Prices
 from slackwater.ledger.ledger import Charge
 from slackwater.ledger.run import Run
-from slackwater.live.folder import LiveResult
-from slackwater.live.runner import carry_out
+from slackwater.live.folder import LiveResult, LiveSettings
+from slackwater.live.runner import _schedule, carry_out
 from slackwater.live.sites import Work
 from slackwater.planning.fleet import Client
 from slackwater.planning.plan import Plan
@@ -184,3 +184,18 @@ def test_the_budget_in_money_holds(tmp_path: Path) -> None:
     run(tmp_path, plan=plan)
     kwh = sum(line.energy_kwh or 0.0 for line in lines(tmp_path) if line.kind == "charge")
     assert 1.5 < kwh * 0.2 <= 2.2 * (1 + 1e-9)
+
+
+def test_providers_are_asked_for_the_servers_zone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: list[str] = []
+
+    def of(data: Any, zones: list[str], **more: Any) -> Any:
+        asked_for.extend(zones)
+
+    monkeypatch.setattr("slackwater.live.runner.ProviderFeed.of", of)
+    plan = world.plan()
+    clients = [Client(name=name, zone="FR", power_w=1000) for name in NAMES]
+    moved = replace(plan, problem=plan.problem.with_settings(clients=clients, server=Server(zone="NO", power_w=100)))
+    settings = LiveSettings(source="providers", replan_slots=1)
+    _schedule(tmp_path, moved, settings, moved.problem)
+    assert asked_for == ["FR", "NO"]
