@@ -340,7 +340,7 @@ class SlotDecision(Headroom):
         if state.planned_at is None:  # the reserve is computed from a plan: the last one, or a first draft
             if probability and state.replay is None and self.slot == 0:
                 self.say(_NOT_REPLAYED)
-            self._take(self._solved(left))
+            self._take(self._solved(left, quick=True))
         usable = usable_share(self.expected, self._planned_energy(), probability, state.replay)
         before_kg, state.reserve_kg = state.reserve_kg, max(left, 0.0) * (1 - usable)
         self._announce_reserve(before_kg)
@@ -378,7 +378,7 @@ class SlotDecision(Headroom):
         places = self.places(self.slot)
         state.window_at = self._cheapest(places) if len(places) else self.problem.horizon - state.window_slots
 
-    def _solved(self, budget_kg: float) -> RemainingPlan | None:
+    def _solved(self, budget_kg: float, *, quick: bool = False) -> RemainingPlan | None:
         if budget_kg <= 0:
             return None
         for limits in (True, False):
@@ -394,6 +394,7 @@ class SlotDecision(Headroom):
                     limits=limits,
                 ),
                 self._in_vain[self.slot :],
+                quick=quick,
             )
             if rest is not None or not (self.problem.fleet.min_slots.any() or self.problem.recall):
                 return rest

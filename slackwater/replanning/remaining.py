@@ -23,9 +23,11 @@ if TYPE_CHECKING:  # the state of a run needs past plans, which are made here
     from slackwater.replanning.run_state import Past
 
 _COVERAGE = 0.8
-_GAP, _LOOKS, _SECONDS = 1e-3, 3, 5.0
-"""Gap at which a search over tied clients ends, far below what a forecast is wrong by; end times that it tries to improve,
-so that a run can be repeated; and a limit of time, which is short beside a slot."""
+_GAP, _SECONDS = 1e-3, 5.0
+"""Gap at which a search over tied clients ends, far below what a forecast is wrong by, and a limit of its time."""
+_LEAST_STEPS, _MOST_STEPS, _CELLS = 2, 8, 10_000
+"""Steps of such a search, each of which takes up one end time: fewer for many client-slots, which take longer. Steps and not
+seconds usually end it, so that a run can be repeated."""
 _MOST_TRIES = 6
 
 
@@ -155,13 +157,15 @@ def solve(rest: Problem, in_vain_kg: NDArray[np.float64] | None = None, *, quick
     return RemainingPlan(matrix=matrix, window_at=before, levels=found.levels)
 
 
-def _effort(*, quick: bool) -> Effort:
-    looks: list[float] = []
+def _effort(rest: Problem, *, quick: bool) -> Effort:
+    gaps: list[float] = []
+    most = _MOST_STEPS if not rest.costs.sleeps.any() else _LEAST_STEPS
+    steps = min(max(_CELLS // (rest.costs.clients * rest.costs.slots), _LEAST_STEPS), most)
     return Effort(
         gap=_GAP,
         deadline=time.perf_counter() + _SECONDS,
-        report=lambda _, gap: looks.append(gap),
-        stop=lambda: len(looks) >= _LOOKS,
+        report=lambda _, gap: gaps.append(gap),
+        stop=lambda: len(gaps) >= steps,
         first_look=quick,
     )
 
@@ -170,7 +174,7 @@ def _search_tied(rest: Problem, ends: list[int], *, quick: bool) -> Found:
     """Return the best schedule found for tied clients, within both budgets."""
     asked = rest
     for _ in range(_MOST_TRIES):
-        found = search_tied(asked, ends, _effort(quick=quick))
+        found = search_tied(asked, ends, _effort(rest, quick=quick))
         if not rest.costs.sleeps.any():
             return found
         # Starts depend on the whole schedule; if they do not fit, plan the rest with less.
