@@ -178,7 +178,7 @@ def _entries() -> Iterator[Entry]:
     yield Entry(
         term="idle power",
         text="Power of a client while it waits, `idle_w` in the scenario. Every client is charged for it in every slot until "
-        "the run ends.",
+        "the run ends. A client that is off between blocks is charged only while it is up.",
         unit="W",
         aliases=("idle", "idle draw", "idle_w"),
         see=("charge", "PUE"),
@@ -188,6 +188,14 @@ def _entries() -> Iterator[Entry]:
         text="Append-only list of all charges, corrections and settlements of a run, in `run.db`. Its sum is what the run has "
         "spent. Status and reports take every figure from it.",
         see=("charge", "correction", "settlement"),
+    )
+    yield Entry(
+        term="level",
+        text="Operating point of a client, in `levels` of the scenario: its power while it trains, and its share of the work. "
+        "Full power has work 1.",
+        unit="W; 0 to 1",
+        aliases=("power level", "work"),
+        see=("client", "utility"),
     )
     yield Entry(
         term="live",
@@ -227,6 +235,14 @@ def _entries() -> Iterator[Entry]:
         "multiplies the energy of training, evaluation and idle power, but not of the network.",
         aliases=("power usage effectiveness",),
         see=("client", "idle power"),
+    )
+    yield Entry(
+        term="quorum",
+        text="Fewest clients in a used slot before the fine-tuning window, `min_parallel` in the scenario. With 2, no client "
+        "ever trains alone, so no step of the model is a single update.",
+        unit="clients",
+        aliases=("min_parallel",),
+        see=("slot", "update"),
     )
     yield Entry(
         term="re-planning",
@@ -321,6 +337,14 @@ def _entries() -> Iterator[Entry]:
         text="Step of the schedule: a client either trains in a slot or does not. `slot_minutes` sets its length; the default "
         "is 60 minutes.",
         see=("round", "schedule", "horizon"),
+    )
+    yield Entry(
+        term="start-up",
+        text="Start of a client from off to up. It takes `startup_minutes` and draws `startup_kwh`; both count against the "
+        "budget. A client with a start-up is off between blocks of slots.",
+        unit="kWh",
+        aliases=("startup", "startup_kwh"),
+        see=("idle power", "budget"),
     )
     yield Entry(
         term="typical year",

@@ -46,3 +46,28 @@ def lazily(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
         return module if path == name else getattr(module, attribute or name)
 
     return get
+
+
+class Viewed:
+    """What a notebook shows of an object: HTML, a figure and a data frame.
+
+    The views are above the objects in the tree of the package, so they are imported when they are asked for.
+    """
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        html: str = _views().html(self)
+        return html
+
+    def plot(self) -> Any:
+        """Return a matplotlib figure, which a notebook displays."""
+        return _views().figure(self)
+
+    def to_frame(self) -> Any:
+        """Return the rows as a data frame of pandas, else of polars; raise SlackwaterError if neither is installed."""
+        return _views().frame(self)
+
+
+def _views() -> Any:
+    return import_module(f"{__package__}.charts.notebook")

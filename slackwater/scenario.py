@@ -12,19 +12,29 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomlkit
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+)
 
 from slackwater import time_source
 from slackwater.errors import ScenarioError
+from slackwater.intensity.cloud import grid_zone
 from slackwater.intensity.feed import actuals_of, traces_of
 from slackwater.intensity.files import read_prices
 from slackwater.intensity.load import TYPICAL
 from slackwater.intensity.prices import DEFAULT_CURRENCY, Prices
 from slackwater.intensity.traces import Factor, Traces
-from slackwater.planning.fleet import Client, Fleet
+from slackwater.planning.fleet import Client, Fleet, localised
 from slackwater.planning.problem import NETWORK_KWH_PER_GB, SETTINGS, Problem, Server
 from slackwater.registry import nearest, unknown_key
-from slackwater.units import iso, utc
+from slackwater.units import iso, time_zone, utc
 
 _HOUR = timedelta(hours=1)
 _DAY_MINUTES = 24 * 60
@@ -33,10 +43,10 @@ MOST_SLOTS = 100_000
 _YEARS = range(1900, 2200)
 
 
-def plausible_time(moment: str | datetime, what: str) -> datetime:
-    """Return an aware UTC time that a run could have."""
+def plausible_time(moment: str | datetime, what: str, zone: str | None = None) -> datetime:
+    """Return an aware UTC time that a run could have; `zone` is the time zone of a time without one."""
     try:
-        when = utc(moment, what)
+        when = utc(moment, what, None if zone is None else time_zone(zone))
         if when.year in _YEARS:
             return when
     except OverflowError:  # outside the range of datetime
@@ -55,7 +65,7 @@ def _moment(value: object, info: ValidationInfo) -> datetime:
     key = str(info.field_name)
     if isinstance(value, datetime | str):
         try:
-            return plausible_time(value, key)
+            return plausible_time(value, key, info.data.get("time_zone"))
         except ScenarioError as error:
             raise _Refused(str(error)) from None
     day = value.isoformat() if isinstance(value, date) else "2022-01-01"
@@ -97,8 +107,25 @@ def _factor(value: object) -> object:
     )
 
 
+def _time_zone(value: object) -> object:
+    try:
+        if isinstance(value, str):
+            time_zone(value)
+    except ScenarioError as error:
+        raise _Refused(str(error)) from None
+    return value
+
+
+def _zone(value: str) -> str:
+    try:
+        return grid_zone(value)
+    except ScenarioError as error:
+        raise _Refused(str(error)) from None
+
+
+TimeZone = Annotated[str | None, BeforeValidator(_time_zone)]
 Moment = Annotated[datetime, BeforeValidator(_moment)]
-Zone = Annotated[str, Field(min_length=1)]
+Zone = Annotated[str, Field(min_length=1), AfterValidator(_zone)]
 
 
 class _Section(BaseModel):
@@ -117,7 +144,9 @@ class ClientSection(_Section):
     """[[client]]: one site."""
 
     name: str = Field(description="Name of the client in plans and reports; must be unique.")
-    zone: Zone = Field(description="Electricity zone of the site. `slackwater zones` lists all zones.")
+    zone: Zone = Field(
+        description="Electricity zone of the site, or a cloud region like aws:eu-west-3. `slackwater zones` lists zones."
+    )
     power_w: float | None = Field(None, description="Total power while training, in W. Give this or energy_kwh.")
     idle_w: float = Field(
         0.0, description="Power while waiting, in W. Charged in every slot until the run ends, or while it is up."
@@ -126,7 +155,10 @@ class ClientSection(_Section):
     energy_kwh: float | None = Field(
         None, description="Energy that one round adds to the idle draw, in kWh. Replaces power_w."
     )
-    unavailable: tuple[str, ...] = Field((), strict=False, description="Periods without training, in UTC.")
+    unavailable: tuple[str, ...] = Field(
+        (), strict=False, description="Periods without training, in the site's time zone."
+    )
+    time_zone: TimeZone = Field(None, description="Time zone of `unavailable`. Default: the scenario's time_zone.")
     min_slots: int = Field(0, description="Fewest slots in which the client trains before the window.")
     max_slots: int | None = Field(None, description="Most slots before the window. Default: no limit.")
     required: bool = Field(False, description="true: the client must train before the window, like min_slots = 1.")
@@ -205,6 +237,11 @@ class Scenario(_Section):
     their defaults.
     """
 
+    time_zone: TimeZone = Field(
+        None,
+        description="Time zone of unavailable periods, charts, and a start or deadline without one. Default: UTC.",
+        examples=["Europe/Paris"],
+    )
     start: Moment = Field(
         description="Start of the first slot, with a time zone.", examples=[datetime(2022, 1, 1, tzinfo=UTC)]
     )
@@ -329,16 +366,22 @@ class Scenario(_Section):
         Args:
             traces: The intensity to plan on. Default: the scenario's own, as it is known now.
         """
-        clients = Fleet.from_clients([Client(**section.model_dump()) for section in self.client])
+        clients = Fleet.from_clients([self._client(section) for section in self.client])
         return Problem(
             clients=clients,
             traces=self.traces() if traces is None else traces,
             budget_kg=self.budget_kg,
-            **{name: getattr(self, name) for name in SETTINGS},
+            **{name: getattr(self, name) for name in SETTINGS} | {"time_zone": self.time_zone or "UTC"},
             server=Server(**self.server.model_dump()) if self.server else None,
             price=self.prices(),
             reported_by=self.report.model_dump(exclude_none=True),
         )
+
+    def _client(self, section: ClientSection) -> Client:
+        """Return a site; its unavailable periods are in its own time zone, or the scenario's."""
+        values = section.model_dump()
+        zone = values.pop("time_zone") or self.time_zone or "UTC"
+        return Client(**values | {"unavailable": tuple(localised(period, zone) for period in section.unavailable)})
 
     def traces(self) -> Traces:
         """Return the intensity of the run's zones over its horizon, as it is known now."""
@@ -560,7 +603,7 @@ _CLIENTS: tuple[dict[str, Any], ...] = (
     {"name": "dublin", "zone": "IE", "power_w": 300, "min_slots": 2, "# max_slots": 30},
     {
         "name": "helsinki", "zone": "FI", "power_w": 300,
-        "unavailable": ["mon-fri 08:00-16:00", "2022-01-06T00:00Z/2022-01-07T00:00Z"],
+        "unavailable": ["mon-fri 08:00-16:00", "2022-01-06T00:00Z/2022-01-07T00:00Z"], "# time_zone": "Europe/Helsinki",
     },
     {
         "name": "stockholm", "zone": "SE-SE3", "power_w": 300, "# startup_kwh": 0.05, "# startup_minutes": 10,
@@ -596,7 +639,8 @@ def _line(start: str, comment: str | None) -> str:
     return f"{start.ljust(_COMMENTS_AT - 3)}   # {comment}" if comment else start
 
 
-def _value(value: object) -> str:
+def value_text(value: object) -> str:
+    """Return a value as TOML."""
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%dT%H:%M:%SZ")
     text: str = tomlkit.item(_plain(value)).as_string()
@@ -608,7 +652,7 @@ def _block(model: type[BaseModel], keys: Iterable[str]) -> Iterator[str]:
     width = max(map(len, [name for key, name in names.items() if key in _SET] or names.values()))
     for key, name in names.items():
         field = model.model_fields[key]
-        yield _line(f"{name:<{width}} = {_value((field.examples or [field.default])[0])}", field.description)
+        yield _line(f"{name:<{width}} = {value_text((field.examples or [field.default])[0])}", field.description)
 
 
 def _client(values: dict[str, Any], told: set[str]) -> Iterator[str]:
@@ -617,7 +661,7 @@ def _client(values: dict[str, Any], told: set[str]) -> Iterator[str]:
         key = name.removeprefix("# ")
         comment = None if key in told else ClientSection.model_fields[key].description
         told.add(key)
-        yield _line(f"{name:<7} = {_value(value)}", comment)
+        yield _line(f"{name:<7} = {value_text(value)}", comment)
 
 
 def _lines() -> Iterator[str]:

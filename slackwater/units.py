@@ -1,6 +1,7 @@
 """Unit conversions on input. Inside the package there are only kg, kWh, W and aware UTC datetimes."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from slackwater.errors import ScenarioError
 
@@ -18,8 +19,24 @@ def energy_kwh(power_w: float, hours: float) -> float:
     return power_w * hours / W_PER_KW
 
 
-def utc(moment: str | datetime, what: str = "time") -> datetime:
-    """Return an aware UTC datetime from ISO 8601 text or a datetime; raise ScenarioError without a time zone."""
+def time_zone(name: str) -> tzinfo:
+    """Return a time zone of the IANA database, such as Europe/Paris."""
+    try:
+        return UTC if name == "UTC" else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ScenarioError(
+            f"There is no time zone {name!r}. Write a name of the IANA database, like Europe/Paris, America/New_York or UTC."
+        ) from None
+
+
+def utc(moment: str | datetime, what: str = "time", local: tzinfo | None = None) -> datetime:
+    """Return an aware UTC datetime from ISO 8601 text or a datetime.
+
+    Args:
+        moment: The time.
+        what: Its name in messages.
+        local: Time zone of a time that has none. Default: such a time is an error.
+    """
     if isinstance(moment, str):
         try:
             moment = datetime.fromisoformat(moment)
@@ -27,6 +44,8 @@ def utc(moment: str | datetime, what: str = "time") -> datetime:
             raise ScenarioError(
                 f"{what} {moment!r} is not a time. Write it as ISO 8601 with a zone, like 2022-01-01T00:00Z."
             ) from None
+    if moment.tzinfo is None and local is not None:
+        moment = moment.replace(tzinfo=local)
     if moment.tzinfo is None:
         raise ScenarioError(
             f"{what} {moment.isoformat()!r} has no time zone. Add one: {moment.isoformat(timespec='minutes')}Z for UTC."

@@ -41,8 +41,10 @@ DONE_BEFORE = {
     "report": ["init", "plan scenario.toml --out run", "train run/plan.json --no-baseline --eval-every 0 --out run/training"],
 }  # fmt: skip
 """What a reader of a guide has done already."""
-SAVED = {"cross-device": "regions.toml"}
+SAVED = {"cross-device": "regions.toml", "hospital": "scenario.toml"}
 """The file as which a guide says to save its first block of TOML."""
+SAVED_PYTHON = {"hospital": "hosp.py"}
+"""The file as which a guide says to save its first block of Python."""
 EXACT = ("plan", "compare", "savings")
 """Commands whose output is shown to the digit; of others only the words are compared, since training may round otherwise."""
 PYTHON_ELSEWHERE = {
@@ -85,7 +87,7 @@ def follow(page: Path) -> None:
     for command in DONE_BEFORE.get(page.stem, []):
         invoke(command)
     output, exact, names = "", False, dict[str, Any]()
-    to_save = SAVED.get(page.stem)
+    to_save, python_to_save = SAVED.get(page.stem), SAVED_PYTHON.get(page.stem)
     for language, text in blocks(page):
         if language == "sh":
             asked = commands(text)
@@ -97,6 +99,9 @@ def follow(page: Path) -> None:
                 assert shown in plain(output, exact=exact), f"{page.name} shows {line!r}, but we see\n{output}"
         elif language == "python" and page.stem not in PYTHON_ELSEWHERE:
             exec(text, names)
+            if python_to_save:
+                Path(python_to_save).write_text(text, encoding="utf-8")
+                python_to_save = None
         elif language == "toml":
             assert tomllib.loads(text)
             if to_save:

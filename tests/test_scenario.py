@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from slackwater.scenario import (
     SCENARIO,
     ClientSection,
     DataSection,
+    PriceSection,
     ReportSection,
     Scenario,
     ServerSection,
@@ -77,6 +78,7 @@ def test_every_key_of_the_template_is_real_and_every_real_key_is_in_it(tmp_path:
         (DataSection, set(everything["data"])),
         (ServerSection, set(everything["server"])),
         (ReportSection, set(everything["report"])),
+        (PriceSection, set(everything["price"])),
         (ClientSection, in_clients),
     ):
         assert set(_fields(model)) == keys, model.__name__
@@ -89,8 +91,10 @@ def _fields(model: type[BaseModel]) -> list[str]:
 def test_the_template_loads_with_slack_and_with_the_deadline(tmp_path: Path) -> None:
     by_slack = load_scenario(written(tmp_path, SCENARIO)).problem()
     everything = COMMENTED_KEY.sub("", SCENARIO)
-    assert "recall is not supported" in refusal(tmp_path, re.sub(r"^slack .*\n", "", everything, flags=re.MULTILINE))
-    without_slack = re.sub(r"^(slack|recall) .*\n", "", everything, flags=re.MULTILINE)
+    without_slack = re.sub(r"^slack .*\n", "", everything, flags=re.MULTILINE)
+    assert "There is no price file" in _data_refusal(tmp_path, without_slack)
+    zones = ["BE", "GB", "IE", "FI", "SE-SE3", "DE", "FR"]
+    write_prices(tmp_path / "prices.csv", {zone: [40.0] * 110 for zone in zones})
     by_deadline = load_scenario(written(tmp_path, without_slack)).problem()
     assert by_slack.horizon == by_deadline.horizon == 100
     assert by_deadline.deadline == datetime(2022, 1, 5, 4, tzinfo=UTC)
@@ -99,6 +103,84 @@ def test_the_template_loads_with_slack_and_with_the_deadline(tmp_path: Path) -> 
     for made, overheads in ((by_deadline, (12.5, 0.01, 0.05)), (by_slack, (None, 0.01, 0.0))):
         assert (made.model_mb, made.network_kwh_per_gb, made.evaluation_share) == overheads
     assert "not both" in refusal(tmp_path, everything)
+    assert (by_deadline.min_parallel, by_deadline.price_weight, by_deadline.budget_money) == (2, 0.5, 5.0)
+    assert by_deadline.price is not None
+    assert by_deadline.costs.price is not None
+    assert by_deadline.costs.price == pytest.approx(0.04)
+    stockholm, frankfurt = by_deadline.fleet[4], by_deadline.fleet[5]
+    assert (stockholm.startup_kwh, stockholm.startup_minutes, stockholm.min_block_slots) == (0.05, 10.0, 3)
+    assert frankfurt.levels == (sw.Level(300, 1.0), sw.Level(180, 0.85))
+
+
+def write_prices(path: Path, by_zone: dict[str, list[float]]) -> None:
+    rows = zip(*by_zone.values(), strict=True)
+    begin = datetime(2022, 1, 1, tzinfo=UTC)
+    lines = [f"{(begin + timedelta(hours=i)).isoformat()},{','.join(map(str, row))}" for i, row in enumerate(rows)]
+    path.write_text("\n".join([f"datetime_utc,{','.join(by_zone)}", *lines]) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("levels = [{power_w = 300, work = 1.0}, {power_w = 180, work = 0.85}]", ""),
+        ("levels = 3", "levels must be a list of tables, like [{power_w = 300, work = 1.0}], not 3."),
+        ("levels = [{power_w = 300, wrok = 1.0}]", "'lyon', levels: unknown key 'wrok'; did you mean 'work'?"),
+        (
+            'levels = [{power_w = "300", work = 1.0}]',
+            "'lyon', levels: power_w must be a number, without quotes or unit",
+        ),
+        ("levels = [{power_w = 300, work = 0.5}]", "0 levels have work = 1; exactly one is full power."),
+        ("levels = [{power_w = 200, work = 1.0}]", "power_w = 300, but its level of work 1 has 200 W"),
+        ("startup_kwh = -1", "Client 'lyon' has startup_kwh = -1; it must be from 0 to 1e+09."),
+        ("startup_minutes = 99999", "Client 'lyon' has startup_minutes = 99999; it must be from 0 to 10080."),
+        ("min_block_slots = 0", "Client 'lyon' has min_block_slots = 0; it must be at least 1."),
+        ("min_block_slots = 1.5", "min_block_slots must be a whole number, like 10, not 1.5."),
+    ],
+)
+def test_keys_of_starts_and_levels(tmp_path: Path, line: str, message: str) -> None:
+    text = changed('name = "lyon"', f'name = "lyon"\n{line}')
+    if message:
+        assert message in refusal(tmp_path, text)
+    else:
+        assert load_scenario(written(tmp_path, text)).problem().fleet.levels == {
+            0: (sw.Level(300.0, 1.0), sw.Level(180.0, 0.85))
+        }
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("min_parallel = 3", "min_parallel asks for 3 clients in a slot, but there are 2."),
+        ("min_parallel = 0", "min_parallel must be a whole number of at least 1, not 0."),
+        ("max_parallel = 1\nmin_parallel = 2", "min_parallel is 2, more than max_parallel (1)."),
+        ("price_weight = 0.1", "price_weight needs prices. Name a file in [price], or leave price_weight out."),
+        ("budget_money = 3", "budget_money needs prices."),
+        ("price_weight = -1", "price_weight must be a number of at least 0"),
+    ],
+)
+def test_quorum_and_price_keys(tmp_path: Path, line: str, message: str) -> None:
+    assert message in refusal(tmp_path, changed("rounds = 3", f"rounds = 3\n{line}"))
+
+
+def test_prices_come_from_the_scenarios_folder_for_the_servers_zone_too(tmp_path: Path) -> None:
+    text = BASE + '\n[price]\nfile = "prices.csv"\n'
+    write_prices(tmp_path / "prices.csv", {"FR": [0.1] * 23, "DE": [0.2] * 23})
+    assert "has no prices for IE; it has DE, FR." in str(_data_refusal(tmp_path, text))
+    write_prices(tmp_path / "prices.csv", {"FR": [0.1] * 22, "DE": [0.2] * 22, "IE": [-0.3] * 22})
+    assert "The prices" in _data_refusal(tmp_path, text)
+    assert "2022-01-01T22:00Z; 2022-01-01T00:00Z to 2022-01-01T23:00Z is outside" in _data_refusal(tmp_path, text)
+    write_prices(tmp_path / "prices.csv", {"FR": [0.1] * 23, "DE": [0.2] * 23, "IE": [-0.3] * 23})
+    costs = load_scenario(written(tmp_path, text)).problem().costs
+    assert costs.price is not None
+    assert costs.server_price is not None
+    assert costs.price[costs.row].tolist() == [[0.1] * 23, [0.2] * 23]
+    assert costs.server_price.tolist() == [-0.3] * 23
+
+
+def _data_refusal(folder: Path, text: str) -> str:
+    with pytest.raises(sw.DataError) as refused:
+        load_scenario(written(folder, text)).problem()
+    return str(refused.value)
 
 
 def test_what_is_read(tmp_path: Path) -> None:
@@ -153,7 +235,7 @@ def test_a_source_is_looked_for_beside_the_file(tmp_path: Path) -> None:
         ("[server]", "[sever]", "FILE: unknown key 'sever'; did you mean 'server'?"),
         ("[data]", "[data]\nbudget_kg = 3", "unknown key 'budget_kg'; it belongs at the top, before the first section"),
         ("slack = 20", "slack = 20\nfactor = 'direct'", "unknown key 'factor'; it belongs in [data]"),
-        ("slack = 20", "slack = 20\nxyzzy = 1", "unknown key 'xyzzy'; known: start, rounds, budget_kg"),
+        ("slack = 20", "slack = 20\nxyzzy = 1", "unknown key 'xyzzy'; known: time_zone, start, rounds, budget_kg"),
         ("rounds = 3\n", "", "FILE: 'rounds' is missing. `slackwater init` writes an example"),
         ('name = "berlin"\n', "", "FILE, [[client]] number 2: 'name' is missing."),
         ('zone = "FR"\n', "", "FILE, [[client]] 'lyon': 'zone' is missing."),

@@ -15,13 +15,13 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-import tomlkit
 from click.testing import CliRunner
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from slackwater import Scenario
 from slackwater.cli.main import cli
+from slackwater.scenario import value_text
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "scenario.md"
 START, STOP = "<!-- keys: written by tools/write_scenario_docs.py -->", "<!-- end of keys -->"
@@ -55,7 +55,7 @@ def _tables() -> str:
         rows = [
             _row(name, one, examples[name if field is None else heading.strip("`[]"), name])
             for name, one in model.model_fields.items()
-            if not any(_models(one.annotation))
+            if field is not None or not any(_models(one.annotation))  # sections stand at the top of the file only
         ]
         told = field.description if field is not None else None
         parts.append("\n\n".join(filter(None, (f"## {heading}", told, "\n".join([HEAD, *rows])))))
@@ -76,9 +76,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _code(value: Any) -> str:
-    if isinstance(value, datetime):
-        return f"`{value.strftime('%Y-%m-%dT%H:%M:%SZ')}`"
-    return f"`{tomlkit.item(value).as_string()}`"
+    return f"`{value_text(value)}`"
 
 
 def _type(annotation: Any) -> str:

@@ -14,6 +14,7 @@ from rich.text import Text
 from slackwater.charts import style
 from slackwater.charts.style import new_figure, tidy
 from slackwater.ledger.schema import KINDS, RunKind
+from slackwater.ledger.score import ACCURACY, MetricLabel
 from slackwater.replanning.backtest import Backtest, Summary
 from slackwater.units import iso
 
@@ -27,15 +28,16 @@ _LONGEST_NAME = 20
 
 
 def summary(results: Mapping[str, Result], *, synthetic: bool = False) -> RenderableType:
-    """Show runs side by side, the most accurate first, with notes."""
+    """Show runs side by side, the best first, with notes."""
+    metric = _metric(results)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run")
-    for name in ("accuracy", "worst client", "loss F", "kg", "of budget", "rounds", "updates", "seconds"):
+    for name in (metric.name, "worst client", "loss F", "kg", "of budget", "rounds", "updates", "seconds"):
         table.add_column(name, justify="right", min_width=12 if name == "worst client" else None)
-    for name, result in sorted(results.items(), key=lambda item: -item[1].accuracy):
+    for name, result in sorted(results.items(), key=lambda item: metric.rank(item[1].score)):
         table.add_row(
             Text(style.shortened(name, _LONGEST_NAME)),
-            f"{result.accuracy:.2%}",
+            metric.text(result.score),
             Text(_worst(result)),
             "-" if result.loss is None else f"{result.loss:.4f}",
             f"{result.emissions_kg:.4f}",
@@ -44,8 +46,9 @@ def summary(results: Mapping[str, Result], *, synthetic: bool = False) -> Render
             f"{sum(len(record.participants) for record in result.history):,}",
             f"{result.seconds:.1f}",
         )
+    lower = "" if metric.higher_is_better else ", lower is better"
     legend = (
-        "accuracy: on the global test set; worst client: on its own distribution; loss F: mean over the clients' "
+        f"{metric.name}: on the global test set{lower}; worst client: on its own distribution; loss F: mean over the clients' "
         "training losses; updates: client-rounds."
     )
     lines = [Text(legend, style="dim")]
@@ -57,25 +60,26 @@ def summary(results: Mapping[str, Result], *, synthetic: bool = False) -> Render
     return Group(table, *lines)
 
 
-def accuracy_chart(results: Mapping[str, Result], *, synthetic: bool = False) -> Figure:
-    """Draw test accuracy against kg spent, one line a run."""
+def score_chart(results: Mapping[str, Result], *, synthetic: bool = False) -> Figure:
+    """Draw the test score against kg spent, one line a run."""
+    metric = _metric(results)
     figure = new_figure(1.4 * style.COLUMN_IN, 3.0)
     axes = figure.subplots()
     for number, (name, result) in enumerate(results.items()):
         points = [(record.spent_kg, record.accuracy) for record in result.history if record.accuracy is not None]
         axes.plot(
             [kg for kg, _ in points],
-            [100 * accuracy for _, accuracy in points],
+            [metric.shown(score) for _, score in points],
             marker=style.MARKERS[number % len(style.MARKERS)],
             markersize=3.5,
             linewidth=1.2,
             color=style.SERIES[number % len(style.SERIES)],
-            label=f"{style.shortened(name, _LONGEST_NAME)}: {result.accuracy:.1%}".replace("$", r"\$"),
+            label=f"{style.shortened(name, _LONGEST_NAME)}: {metric.text(result.score, 1)}".replace("$", r"\$"),
         )
     for budget_kg in sorted({result.budget_kg for result in results.values()}):
         axes.axvline(budget_kg, color=style.MUTED, linestyle=":", linewidth=1.0, label="budget")
     axes.set_xlim(left=0)
-    tidy(axes, grid="both", xlabel="kg CO$_2$e spent", ylabel="test accuracy, %")
+    tidy(axes, grid="both", xlabel="kg CO$_2$e spent", ylabel=metric.axis)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=style.FONT_PT)
     title_kinds(figure, _kinds(results), synthetic=synthetic)
     return figure
@@ -94,15 +98,18 @@ def _kinds(results: Mapping[str, Result]) -> list[RunKind]:
 
 
 def to_dict(result: Result) -> dict[str, Any]:
-    """Return a result in plain types."""
+    """Return a result in plain types; the fields called accuracy are empty if the metric is another."""
+    metric = result.metric
     return {
         "kind": result.kind,
-        "accuracy": result.accuracy,
-        "worst_client_accuracy": result.worst_client_accuracy,
-        "client_accuracy": dict(result.client_accuracy),
+        "metric": metric.to_dict(),
+        **metric.scored(result.score),
+        **_accuracies(result),
+        "worst_client_score": result.worst_client_score,
+        "client_scores": dict(result.client_scores),
         "loss": result.loss,
         "test_loss": result.test_loss,
-        "last_accuracy": result.last_accuracy,
+        "last_score": result.last_score,
         "emissions_kg": result.emissions_kg,
         "budget_kg": result.budget_kg,
         "seconds": result.seconds,
@@ -116,7 +123,7 @@ def to_dict(result: Result) -> dict[str, Any]:
                 "in_window": record.in_window,
                 "participants": list(record.participants),
                 "loss": record.loss,
-                "accuracy": record.accuracy,
+                **metric.scored(record.accuracy),
                 "spent_kg": record.spent_kg,
             }
             for record in result.history
@@ -125,10 +132,25 @@ def to_dict(result: Result) -> dict[str, Any]:
 
 
 def _worst(result: Result) -> str:
-    if result.worst_client_accuracy is None:
+    worst, metric = result.worst_client_score, result.metric
+    if worst is None:
         return "-"
-    name = min(result.client_accuracy, key=lambda client: result.client_accuracy[client])
-    return f"{style.shortened(name, 12)} {result.worst_client_accuracy:.2%}"
+    name = next(client for client, score in result.client_scores.items() if score == worst)
+    return f"{style.shortened(name, 12)} {metric.text(worst)}"
+
+
+def _metric(results: Mapping[str, Result]) -> MetricLabel:
+    """Return the metric of some runs, which compare the same task."""
+    return next((result.metric for result in results.values()), ACCURACY)
+
+
+def _accuracies(result: Result) -> dict[str, Any]:
+    known = result.metric == ACCURACY
+    return {
+        "worst_client_accuracy": result.worst_client_score if known else None,
+        "client_accuracy": dict(result.client_scores) if known else {},
+        "last_accuracy": result.last_score if known else None,
+    }
 
 
 def _notes(results: Mapping[str, Result]) -> list[str]:

@@ -16,7 +16,7 @@ from slackwater.charts import style
 from slackwater.charts.style import SYNTHETIC, new_figure, printable, shortened, tidy
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
-from slackwater.units import G_PER_KG
+from slackwater.units import G_PER_KG, time_zone
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -144,21 +144,26 @@ def has_times(problem: Problem) -> bool:
 
 
 def time_marks(problem: Problem, slots: int, most: int) -> list[tuple[float, str]]:
-    """Return at most about `most` round times within the first `slots` slots: position in slots, and label (UTC)."""
+    """Return at most about `most` round times within the first `slots` slots: position in slots, and local label."""
     most = max(most, 1)
     if not has_times(problem):
         step = next(s for e in range(9) for s in (10**e, 2 * 10**e, 5 * 10**e) if slots / s <= most)
         return [(float(slot), str(slot)) for slot in range(0, slots, step)]
     length, first = problem.traces.slot_minutes, problem.first_slot
+    local = time_zone(problem.time_zone)
     minutes = slots * length
     step = next((s for s in _STEPS_MIN if s >= length and minutes / s <= most), _STEPS_MIN[-1])
-    midnight = first.replace(hour=0, minute=0)
-    marks, offset = [], -(-((first - midnight) // timedelta(minutes=1)) // step) * step
-    while (moment := midnight + timedelta(minutes=offset)) < first + timedelta(minutes=minutes):
+    midnight = first.astimezone(local).replace(
+        hour=0, minute=0, tzinfo=None
+    )  # marks are round times of the local clock
+    marks, offset = [], 0
+    while (moment := (midnight + timedelta(minutes=offset)).replace(tzinfo=local)) < first + timedelta(minutes=minutes):
+        offset += step
+        if moment < first:
+            continue
         day = moment.hour == moment.minute == 0
         label = f"{moment.day} {moment:%b}" if day else f"{moment:%H:%M}"
-        marks.append(((moment - first) / timedelta(minutes=length), label))
-        offset += step
+        marks.append(((moment.astimezone(UTC) - first) / timedelta(minutes=length), label))
     return marks
 
 
@@ -166,8 +171,9 @@ def time_title(problem: Problem, slots: int) -> str:
     """Return the title of the time axis."""
     if not has_times(problem):
         return "slot"
-    first, last = problem.first_slot.year, problem.slot_start(slots - 1).year
-    return f"UTC, {first}" if first == last else f"UTC, {first} to {last}"
+    local = time_zone(problem.time_zone)
+    first, last = (problem.slot_start(slot).astimezone(local).year for slot in (0, slots - 1))
+    return f"{problem.time_zone}, {first}" if first == last else f"{problem.time_zone}, {first} to {last}"
 
 
 MOST_ROWS = 60

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from slackwater.atomic import whole_file
 from slackwater.errors import MissingExtraError, ScenarioError, SlackwaterError
+from slackwater.ledger.score import PERCENT, MetricLabel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,6 +57,11 @@ def kilograms(kg: float) -> str:
 def percent(share: float) -> str:
     """Return a share as text."""
     return f"{100 * share:.1f} %"
+
+
+def score(metric: MetricLabel, value: float) -> str:
+    """Return a score with its unit; a share as `percent` writes it."""
+    return percent(value) if metric.unit == PERCENT else metric.text(value)
 
 
 def printable(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import traceback
 from contextlib import suppress
@@ -189,8 +190,14 @@ def cli(verbose: bool) -> None:
         logger.addHandler(_Stderr())
 
 
+def _interrupt(number: int, frame: object) -> None:
+    """Treat SIGTERM, which a batch system or `docker stop` sends, as Ctrl-C: files are closed, and a run can be resumed."""
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Run the command line."""
+    signal.signal(signal.SIGTERM, _interrupt)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal without "█" shows "?"
             stream.reconfigure(errors="replace")

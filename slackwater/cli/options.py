@@ -138,7 +138,8 @@ def task_option(command: F) -> F:
         "--task",
         metavar="NAME",
         default="digits",
-        help="Task to train: digits, mnist, fashion_mnist, cifar10 or a registered one.",
+        help="Task to train: digits, mnist, fashion_mnist, cifar10, a registered one, or your own as file.py:function or "
+        "package.module:function.",
     )(command)
 
 
@@ -259,6 +260,16 @@ def seconds(context: click.Context, parameter: click.Parameter, value: float) ->
     if not (value > 0 and math.isfinite(value)):
         raise click.BadParameter(f"{value:g} is not a number of seconds above 0.", context, parameter)
     return value
+
+
+class Alpha(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic only in newer versions of click
+    """A fairness: a number, or a word such as log."""
+
+    name = "alpha"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        """Return the number or the word; the problem checks it."""
+        return number_or_word(str(value))
 
 
 def number_or_word(text: str) -> float | str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
@@ -13,6 +13,7 @@ from slackwater.atomic import write_whole
 from slackwater.charts import figures as charts
 from slackwater.charts import terminal
 from slackwater.cli.options import (
+    Alpha,
     ListOf,
     Time,
     chart_option,
@@ -61,6 +62,15 @@ scenario_argument = click.argument("scenario", type=click.Path(path_type=Path))
     callback=seconds,
     help="Time limit of the MILP solver, in seconds.",
 )
+@option("--budget", "budget_kg", type=float, metavar="KG", help="Budget, in kg CO2e. Default: the scenario's.")
+@option("--slack", type=click.IntRange(0), metavar="SLOTS", help="Slack, in slots. Default: the scenario's.")
+@option(
+    "--alpha",
+    type=Alpha(),
+    metavar="ALPHA",
+    help="Fairness: a number above 0 and at most 1, log or max-min. Default: the scenario's.",
+)
+@option("--factor", type=click.Choice(get_args(Factor)), help="Emission factor. Default: the scenario's.")
 @out_option("Save the plan as DIR/plan.json. It replaces an older plan; a folder that holds a run is an error.")
 @chart_option("the schedule")
 @data_option
@@ -72,6 +82,10 @@ def plan(
     auto: bool,
     solver: Solver,
     time_limit: float,
+    budget_kg: float | None,
+    slack: int | None,
+    alpha: float | str | None,
+    factor: Factor | None,
     out: Path | None,
     chart: Path | None,
     data: str | None,
@@ -83,7 +97,7 @@ def plan(
     The proof is an upper bound: it says how far the schedule can be from the best one.
     """
     no_run_in(out)
-    problem = read_problem(scenario, data, fill_hours)
+    problem = read_problem(scenario, data, fill_hours, slack, budget_kg=budget_kg, alpha=alpha, factor=factor)
     found = make_plan(problem, end=end, solver=solver, time_limit_s=time_limit, auto=auto)
     if out is not None:
         found.save(out / "plan.json")
@@ -233,10 +247,16 @@ def init(path: Path, force: bool) -> None:
     say(f"wrote {path}. Edit it, then run: slackwater plan {path}")
 
 
-def read_problem(path: Path, data: str | None, fill_hours: int | None, slack: int | None = None) -> Problem:
-    """Return the planning problem of a scenario file, changed by the options of the command line."""
+def read_problem(
+    path: Path, data: str | None, fill_hours: int | None, slack: int | None = None, *, factor: Factor | None = None,
+    **settings: Any,
+) -> Problem:  # fmt: skip
+    """Return the planning problem of a scenario file, changed by the options of the command line; None: not given."""
     scenario = load_scenario(path, data=data, fill_hours=fill_hours)
-    return (scenario if slack is None else scenario.changed(slack=slack)).problem()
+    changes = {key: value for key, value in {"slack": slack, **settings}.items() if value is not None}
+    if factor is not None:
+        changes["data"] = scenario.data.model_copy(update={"factor": factor})
+    return scenario.changed(**changes).problem()
 
 
 def _data_of(problem: Problem) -> dict[str, object]:

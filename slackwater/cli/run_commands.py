@@ -38,6 +38,7 @@ from slackwater.lazy import require
 from slackwater.ledger.queries import Figures
 from slackwater.ledger.run import Run
 from slackwater.ledger.schema import KINDS
+from slackwater.live.folder import PLAN
 from slackwater.live.status import LiveStatus
 from slackwater.live.trust import Begun, examine
 from slackwater.planning.plan import MEMORY_DTYPES
@@ -46,6 +47,7 @@ from slackwater.units import iso
 
 if TYPE_CHECKING:
     from slackwater.live.rehearsal import Rehearsal
+    from slackwater.training.task import Task
 
 _BAR = 40
 _NAMED = 6
@@ -64,9 +66,9 @@ def status_view(status: LiveStatus) -> RenderableType:
     """Return one screen with the budget, the next rounds, the clients and the last errors."""
     words, style = _STATES[status.stands]
     head = Text.assemble((status.folder, "bold"), "  ", (words, style), f"  ({KINDS[status.kind].label} run)")
-    accuracy = "" if status.accuracy is None else f", accuracy {status.accuracy:.2%}"
+    score = "" if status.score is None else f", {status.metric.name} {status.metric.text(status.score)}"
     plans = f", re-planned {status.replans} times" if status.replans else ""
-    parts: list[RenderableType] = [head, _budget(status), Text(f"{status.rounds} rounds done{accuracy}{plans}")]
+    parts: list[RenderableType] = [head, _budget(status), Text(f"{status.rounds} rounds done{score}{plans}")]
     if status.figures is not None and status.stands != "done":
         parts.append(Text(_expected(status.figures)))
     if status.figures is not None and status.figures.money is not None:
@@ -142,8 +144,8 @@ def rehearsal_view(found: Rehearsal) -> RenderableType:
         row("client-slots lost, but charged", str(found.lost_client_slots))
     if found.share is not None:
         row("share of the objective", f"{found.share:.1%}", "100%")
-    if found.accuracy is not None:
-        row("accuracy", f"{found.accuracy:.2%}")
+    if found.score is not None:
+        row(found.metric.name, found.metric.text(found.score))
     row("re-plans", str(found.replans))
     row("reserve, first and largest (kg)", f"{kilograms(found.reserve_kg)}, {kilograms(found.largest_reserve_kg)}")
     kept = "kept" if found.emissions_kg <= found.budget_kg else "EXCEEDED"
@@ -186,14 +188,26 @@ _SHARED = (
         help="Seconds before the end of a slot by which updates must arrive. Default: 5 % of the slot, at most 60.",
     ),
 )
+_LOCAL = (
+    option("--local-steps", type=click.IntRange(1), metavar="N", help="Local steps of a task in a round. Default: 30."),
+    option(
+        "--batch-size", type=click.IntRange(1), metavar="N", help="Samples in a local step of a task. Default: 128."
+    ),
+    option("--lr", type=float, metavar="RATE", help="Local learning rate of a task. Default: 0.1."),
+)
 _OPTIONS = (
     option(
         "--app",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
-        required=True,
         metavar="DIR",
         help="Folder of the Flower app that trains; `slackwater flower new` writes one.",
     ),
+    option(
+        "--task",
+        metavar="NAME",
+        help="Task to train in this process instead of an app, such as digits, file.py:function or package.module:function.",
+    ),
+    *_LOCAL,
     *_SHARED,
     option(
         "--replan", metavar="1h|6h|never", help="How often to re-plan. Default: 1h with providers, never with files."
@@ -215,9 +229,11 @@ _REHEARSAL_OPTIONS = (
     option(
         "--task",
         metavar="NAME",
-        help="Built-in task to train instead of an app, such as mnist. Default without --app: digits.",
+        help="Task to train instead of an app, such as mnist, file.py:function or package.module:function. Default without "
+        "--app: digits.",
     ),
     task_data_option,
+    *_LOCAL,
     option(
         "--start",
         type=Time(),
@@ -271,7 +287,7 @@ def run(scenario: Path, data: str | None, fill_hours: int | None, out: Path, **o
     cannot run; use `slackwater rehearse`.
     """
     asked = load_scenario(scenario, data=data, fill_hours=fill_hours)
-    api.run(asked, out=out, tell=say, watch=_screen, **options)
+    api.run(asked, out=out, tell=say, watch=_screen, work=_work(options), **options)
     _show(out, False)
 
 
@@ -286,12 +302,23 @@ def rehearse(
 ) -> None:
     """Rehearse a live run of a SCENARIO on a past period.
 
-    The rehearsal takes minutes, and uses the forecasts of that time. The result compares emissions, rounds and accuracy
+    The rehearsal takes minutes, and uses the forecasts of that time. The result compares emissions, rounds and score
     with a plan that has perfect foresight.
     """
     asked = load_scenario(scenario, data=data, fill_hours=fill_hours)
-    api.rehearse(asked, out=out, tell=say, watch=_screen, **options)
+    api.rehearse(asked, out=out, tell=say, watch=_screen, work=_work(options), **options)
     _show(out, as_json)
+
+
+def _work(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of local training out of those of a command."""
+    given = {"steps": "local_steps", "batch_size": "batch_size", "lr": "lr"}
+    found = {key: options.pop(name) for key, name in given.items()}
+    if any(value is not None for value in found.values()) and options.get("app") is not None:
+        raise ScenarioError(
+            "--local-steps, --batch-size and --lr are of a task; an app has them in its pyproject.toml."
+        )
+    return {key: value for key, value in found.items() if value is not None}
 
 
 @click.command()
@@ -305,7 +332,9 @@ def status(run: Path, as_json: bool) -> None:
     _show(run, as_json)
 
 
-def resume_live(folder: Path, as_json: bool, *, from_last_good: bool = False, trust: bool = False) -> None:
+def resume_live(
+    folder: Path, as_json: bool, *, from_last_good: bool = False, trust: bool = False, task: str | None = None
+) -> None:
     """Continue a live run, or settle a finished one as far as actual intensities are known.
 
     Args:
@@ -313,6 +342,7 @@ def resume_live(folder: Path, as_json: bool, *, from_last_good: bool = False, tr
         as_json: Print the status as JSON.
         from_last_good: Continue from the checkpoint before the last one.
         trust: Do not ask before the code of an app runs that is unknown here or has changed.
+        task: The user's own task, whose code runs only if it is named.
     """
     from slackwater.live.folder import load_settings
     from slackwater.live.status import read_status
@@ -343,8 +373,28 @@ def resume_live(folder: Path, as_json: bool, *, from_last_good: bool = False, tr
     # A task comes from an installed package; an app is any folder of code.
     require("torch" if engine.get("task") else "flwr")
     known = None if engine.get("task") else _trusted(examine(folder, engine), accepted=trust)
-    api.execute(folder, engine, begun=known, watch=_screen)
+    api.execute(folder, engine, begun=known, watch=_screen, task=_named_task(folder, engine, task))
     _show(folder, as_json)
+
+
+def _named_task(folder: Path, engine: dict[str, Any], task: str | None) -> Task | None:
+    """Return the task that the user names; None for one of an installed package, which the settings name."""
+    named = engine.get("task")
+    if not named:
+        return None
+    from slackwater.planning.plan import Plan
+    from slackwater.training import tasks
+
+    if task is None and not tasks.is_reference(named["name"]) and named["name"] in tasks.names():
+        return None
+    if task is None:
+        where = named["name"] if tasks.is_reference(named["name"]) else "file.py:function"
+        raise ScenarioError(
+            f"The run in {folder} trains the task {named['name']!r}. To run its code again, name it: slackwater resume "
+            f"{folder} --task {where}"
+        )
+    fleet = Plan.load(folder / PLAN).problem.fleet
+    return tasks.make_for(task, [str(name) for name in fleet.names], **named["options"])
 
 
 def _trusted(begun: Begun, *, accepted: bool) -> Begun:
@@ -416,14 +466,25 @@ def flower() -> None:
 
 @flower.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), callback=filled)
-def new(folder: Path) -> None:
+@option(
+    "--task",
+    metavar="NAME",
+    help="Your own task, as file.py:function or package.module:function: the app trains it. Default: a small example.",
+)
+@option(
+    "--scenario",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Scenario to copy into the app. Default: an example with three sites.",
+)
+def new(folder: Path, task: str | None, scenario: Path | None) -> None:
     """Write a small, complete Flower app into a new FOLDER.
 
     Its README explains how to run it.
     """
     from slackwater.engines.flower.app import new_app
 
-    for path in new_app(folder):
+    for path in new_app(folder, task=task, scenario=scenario):
         say(f"wrote {path}")
     say(f"Try it: cd {folder} && slackwater rehearse scenario.toml --app . --out rehearsal")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,13 +73,14 @@ class _Lines(Progress):
 
 
 class Bar:
-    """Show slot, clients, kg CO2e, loss and accuracy: as a bar on a terminal, else as a line at each evaluation."""
+    """Show slot, clients, kg CO2e, loss and score: as a bar on a terminal, else as a line at each evaluation."""
 
-    def __init__(self, title: str) -> None:
-        self.title = title
+    def __init__(self, title: str, note: str = "") -> None:
+        """Start a bar; `note` is said once, after the first round, when everything asked for has been checked."""
+        self.title, self.note = title, note
         self.lines: _Lines | None = None
         self.task = TaskID(0)
-        self.accuracy: float | None = None
+        self.score: float | None = None
 
     def __enter__(self) -> Bar:
         if sys.stderr.isatty():
@@ -102,12 +103,15 @@ class Bar:
     def __call__(self, step: Step) -> None:
         """Show a finished round."""
         done = step.done
+        if self.note:
+            say(self.note)
+            self.note = ""
         if done.accuracy is not None:
-            self.accuracy = done.accuracy
+            self.score = done.accuracy
         reached = [
             f"{done.spent_kg:.3f} of {kilograms(step.budget_kg)} kg",
             f"loss {done.loss:.3f}",
-            *([f"accuracy {self.accuracy:.1%}"] if self.accuracy is not None else []),
+            *([f"{step.metric.name} {step.metric.text(self.score, 1)}"] if self.score is not None else []),
         ]
         window = ", fine-tuning" if done.in_window else ""
         slot = f"slot {done.slot}, {iso(done.slot_start)}{window}: {_who(done.participants)}"
@@ -126,6 +130,7 @@ def _who(names: tuple[str, ...]) -> str:
 BASELINE = "baseline"
 """Folder inside a run folder. It exists from the start if a baseline is to be trained, so that resume knows."""
 _TITLE = "no slack"
+_NOT_KEPT = "without --out nothing is kept: no model, no ledger, no report, and the run cannot be resumed"
 
 _OF_DATA = (
     task_data_option,
@@ -217,7 +222,7 @@ data_options, training_options = with_options(_OF_DATA), with_options(_OF_TRAINI
 @option("--free-probes", is_flag=True, help="With --policy: do not charge the probes of clients that do not train.")
 @option("--no-baseline", is_flag=True, help="Do not train the no-slack baseline at the same budget.")
 @training_options
-@chart_option("accuracy against kg CO2e")
+@chart_option("the score against kg CO2e")
 @json_option
 def train(
     plan: Path,
@@ -237,10 +242,10 @@ def train(
     require("torch")
     no_run_in(out)
     schedule = Plan.load(plan)
-    task = make_task(options.pop("task"), len(schedule.problem.fleet), options)
+    task = make_task(options.pop("task"), schedule.problem.fleet.names, options)
     settings = {key: value for key, value in options.items() if key not in _TASK_CALLS}
     own = settings | {"eval_every": _every(schedule, settings["eval_every"])}
-    with _place_for_baseline(None if no_baseline else out), Bar("train") as bar:
+    with _place_for_baseline(None if no_baseline else out), Bar("train", "" if out else _NOT_KEPT) as bar:
         if policy is None:
             chosen = aggregator or schedule.aggregator
             results = {chosen: training.train(schedule, task, aggregator=chosen, out=out, progress=bar, **own)}
@@ -257,7 +262,7 @@ def train(
 @click.command()
 @scenario_argument
 @training_options
-@chart_option("accuracy against kg CO2e")
+@chart_option("the score against kg CO2e")
 @data_option
 @fill_option
 @json_option
@@ -277,9 +282,9 @@ def baseline(
     require("torch")
     no_run_in(out)
     problem = read_problem(scenario, data, fill_hours)
-    task = make_task(options.pop("task"), len(problem.fleet), options)
+    task = make_task(options.pop("task"), problem.fleet.names, options)
     settings = {key: value for key, value in options.items() if key not in _TASK_CALLS}
-    results = {_TITLE: _without_slack(problem, task, settings, out)}
+    results = {_TITLE: _without_slack(problem, task, settings, out, "" if out else _NOT_KEPT)}
     with _shown(results, problem, chart, as_json):
         pass
 
@@ -292,6 +297,12 @@ def baseline(
     help="Folder of the data set, if it has moved. Default: as at the start of the run.",
 )
 @option(
+    "--task",
+    metavar="NAME",
+    help="Your own task, as file.py:function or package.module:function, if the run trains one: its code runs only if you "
+    "name it.",
+)
+@option(
     "--from-last-good",
     is_flag=True,
     help="Continue from the checkpoint before the last one, if the last one is damaged.",
@@ -301,10 +312,16 @@ def baseline(
     is_flag=True,
     help="Resume a live run that somebody else or another machine began, or whose app has changed. This runs the app's code.",
 )
-@chart_option("accuracy against kg CO2e")
+@chart_option("the score against kg CO2e")
 @json_option
 def resume(
-    run: Path, task_data: str | None, from_last_good: bool, trust: bool, chart: Path | None, as_json: bool
+    run: Path,
+    task_data: str | None,
+    task: str | None,
+    from_last_good: bool,
+    trust: bool,
+    chart: Path | None,
+    as_json: bool,
 ) -> None:
     """Continue a RUN that was stopped, or show its result.
 
@@ -314,7 +331,7 @@ def resume(
     if run.name == BASELINE and (run.parent / FILE).is_file():
         run = run.parent  # a run and its baseline are shown together
     if is_live(run):
-        resume_live(run, as_json, from_last_good=from_last_good, trust=trust)
+        resume_live(run, as_json, from_last_good=from_last_good, trust=trust, task=task)
         return
     with Run.open(run, read_only=True) as begun:
         plan = plan_from_dict(begun.plan, f"The plan of the run in {run}")
@@ -324,13 +341,15 @@ def resume(
     title = _TITLE if plan.solver == NO_SLACK else str(settings.get("policy", settings["aggregator"]))
     with Bar(title if title == _TITLE else "train") as bar:
         resumed = lab_module("policies").resume if "policy" in settings else training.resume
-        results = {title: resumed(run, task=_moved(run, task_data), progress=bar, from_last_good=from_last_good)}
+        results = {
+            title: resumed(run, task=_rebuilt(run, task_data, task), progress=bar, from_last_good=from_last_good)
+        }
     with _shown(results, plan.problem, chart, as_json):
         if (run / BASELINE / FILE).is_file():
             beside = run / BASELINE
             with Bar(_TITLE) as bar:
                 results[_TITLE] = training.resume(
-                    beside, task=_moved(beside, task_data), progress=bar, from_last_good=from_last_good
+                    beside, task=_rebuilt(beside, task_data, task), progress=bar, from_last_good=from_last_good
                 )
         elif (run / BASELINE).is_dir():  # the run was stopped before its baseline began
             from slackwater.training.settings import rebuilt
@@ -338,27 +357,25 @@ def resume(
             automatic = "policy" not in settings and settings["eval_every"] == _every(plan, None)
             same = {key: value for key, value in settings.items() if key not in ("aggregator", *_OF_POLICY)}
             results |= _beside(
-                plan.problem, rebuilt(begun, task_data), same | ({"eval_every": None} if automatic else {}), run
+                plan.problem, rebuilt(begun, task_data, task), same | ({"eval_every": None} if automatic else {}), run
             )
 
 
-def _moved(run: Path, task_data: str | None) -> Task | None:
-    """Return the run's task with its data from another folder, or None to use the original folder."""
-    if task_data is None:
+def _rebuilt(run: Path, task_data: str | None, task: str | None) -> Task | None:
+    """Return the run's task with its data or its code from another place, or None to use the original ones."""
+    if task_data is None and task is None:
         return None
     from slackwater.training.settings import rebuilt
 
     with Run.open(run, read_only=True) as begun:
-        return rebuilt(begun, task_data)
+        return rebuilt(begun, task_data, task)
 
 
-def make_task(name: str, clients: int, options: Mapping[str, Any]) -> Task:
+def make_task(name: str, names: Sequence[str], options: Mapping[str, Any]) -> Task:
     """Return the task that the options ask for, with the task's own defaults."""
-    takes = training.tasks.option_names(name)
-    offered = {"seed": options["seed"], "progress": progress_on_stderr}
     asked = {call: options[key] for key, call in _TASK_CALLS.items() if options.get(key) is not None}
-    return training.tasks.make(
-        name, clients=clients, **{key: value for key, value in offered.items() if key in takes}, **asked
+    return training.tasks.make_for(
+        name, [str(one) for one in names], seed=options["seed"], progress=progress_on_stderr, **asked
     )
 
 
@@ -367,9 +384,9 @@ def _every(plan: Plan, asked: int | None) -> int:
     return evaluation_interval(int(np.count_nonzero(plan.matrix.any(axis=0))), asked)
 
 
-def _without_slack(problem: Problem, task: Task, settings: dict[str, Any], out: Path | None) -> Result:
+def _without_slack(problem: Problem, task: Task, settings: dict[str, Any], out: Path | None, note: str = "") -> Result:
     every = _every(no_slack_plan(problem), settings["eval_every"])
-    with Bar(_TITLE) as bar:
+    with Bar(_TITLE, note) as bar:
         return training.baseline(problem, task, out=out, progress=bar, **settings | {"eval_every": every})
 
 
@@ -407,7 +424,7 @@ def _shown(results: dict[str, Result], problem: Problem, chart: Path | None, as_
         yield
     finally:
         synthetic = problem.traces.synthetic
-        draw(chart, lambda: views.accuracy_chart(results, synthetic=synthetic))
+        draw(chart, lambda: views.score_chart(results, synthetic=synthetic))
         if as_json:
             print_json({name: views.to_dict(result) for name, result in results.items()})
         else:
@@ -429,7 +446,7 @@ def partition(task: str, clients: int, chart: Path | None, as_json: bool, **opti
     TASK is a data set such as digits or mnist.
     """
     require("torch")
-    made = make_task(task, clients, options)
+    made = make_task(task, [f"client-{number}" for number in range(1, clients + 1)], options)
     counts = _counts(made)
     draw(chart, lambda: counts_chart(counts, title=f"{made.name}: {_how(made)}"))
     if as_json:

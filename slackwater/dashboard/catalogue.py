@@ -14,6 +14,7 @@ from slackwater.dashboard import plan_json as answers
 from slackwater.dashboard.runs import MOST_PLAN_BYTES, RunReader, plan_of_run
 from slackwater.errors import ScenarioError, SlackwaterError
 from slackwater.ledger.run import FILE as RUN_FILE
+from slackwater.ledger.schema import task_name
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
 from slackwater.planning.storage import load_plan
@@ -179,7 +180,7 @@ def _of_plan(entry: Entry) -> dict[str, Any]:
 
 def _of_run(reader: RunReader) -> dict[str, Any]:
     state, fixed = reader.look(), reader.fixed()
-    evaluated = [one for one in state["rounds"] if one["accuracy"] is not None]
+    evaluated = [one for one in state["rounds"] if one["score"] is not None]
     return {
         "plan": fixed["plan"],
         "metrics": fixed["metrics"],
@@ -190,10 +191,12 @@ def _of_run(reader: RunReader) -> dict[str, Any]:
             "rounds_done": state["rounds_done"],
             "rounds_planned": state["rounds_planned"],
             "aggregator": fixed["settings"].get("aggregator"),
-            "task": fixed["task"].get("name"),
+            "task": task_name(fixed["task"]),
             "seed": fixed["settings"].get("seed"),
+            "metric": state["metric"],
             "accuracy": evaluated[-1]["accuracy"] if evaluated else None,
-            "curve": [[one["spent_kg"], one["accuracy"]] for one in evaluated],
+            "score": evaluated[-1]["score"] if evaluated else None,
+            "curve": [[one["spent_kg"], one["score"]] for one in evaluated],
             "seconds": sum(one["seconds"] for one in state["rounds"]),
         },
     }

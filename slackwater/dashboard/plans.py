@@ -6,7 +6,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, TypeVar
 
 import numpy as np
@@ -209,12 +208,8 @@ class Plans:
 
 
 def most_slack(problem: Problem) -> int:
-    """Return the largest slack that the traces and per-slot arrays allow."""
-    own = problem.horizon - problem.rounds
-    if problem.available is not None or problem.server_kg is not None:
-        return own
-    slots = (problem.traces.end - problem.first_slot) // timedelta(minutes=problem.traces.slot_minutes)
-    return max(own, min(slots, _MOST_SLOTS) - problem.rounds)
+    """Return the largest slack that the traces, the prices and per-slot arrays allow."""
+    return max(problem.horizon, min(problem.reach, _MOST_SLOTS)) - problem.rounds
 
 
 def _or_sentence(work: Callable[[], T]) -> T | dict[str, Any]:

@@ -22,6 +22,7 @@ from slackwater.errors import SlackwaterError
 from slackwater.ledger.journal import Journal, Replan
 from slackwater.ledger.queries import LedgerQueries, PlanInForce, one_moment
 from slackwater.ledger.schema import KINDS, RunKind, connect, damage, kind_of_old
+from slackwater.ledger.score import ACCURACY, MetricLabel, label_of
 from slackwater.planning.plan import Plan
 from slackwater.planning.storage import plan_from_dict
 from slackwater.units import iso
@@ -184,6 +185,7 @@ class RunReader:
     rounds: list[dict[str, Any]] = field(default_factory=list)
     """Rounds read so far; read again if the run returns to an earlier checkpoint."""
     _plan: Plan | None = None
+    _metric: MetricLabel = ACCURACY
     _fixed: dict[str, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -193,6 +195,7 @@ class RunReader:
             if self._plan is None:
                 self._plan = _plan(db, self.path)
                 self._fixed = _fixed(db, self._plan)
+            self._metric = _metric(db, self.path)
             self._read_rounds(db)
             return self._state(db, self._plan, since)
 
@@ -235,7 +238,7 @@ class RunReader:
                     "in_window": bool(row["in_window"]),
                     "clients": [number[name] for name in names if isinstance(name, str) and name in number],
                     "loss": _finite(row["loss"]),
-                    "accuracy": _finite(row["accuracy"]),
+                    **self._metric.scored(_finite(row["accuracy"])),
                     "spent_kg": row["spent_kg"],
                     "seconds": row["seconds"],
                 }
@@ -277,7 +280,8 @@ class RunReader:
             "missed": figures.client_slots_missed,
             "in_force": None if in_force.is_first else self._in_force(in_force),
             "charges": _charges(ledger),
-            "scores": _scores(db),
+            "metric": self._metric.to_dict(),
+            "scores": _scores(db, self._metric),
             "outcomes": dict(db.execute("SELECT outcome, count(*) FROM attempts GROUP BY 1").fetchall())
             if _live(db)
             else {},
@@ -410,11 +414,22 @@ def _charges(ledger: LedgerQueries) -> dict[str, Any]:
     }
 
 
-def _scores(db: sqlite3.Connection) -> list[dict[str, Any]]:
+def _metric(db: sqlite3.Connection, path: Path) -> MetricLabel:
+    """Return what the scores measure; a live run knows it after its first evaluation."""
+    task = _table(db.execute("SELECT task FROM run").fetchone()[0])
+    return label_of(task.get("metric") or LedgerQueries(db, path).journal.get("metric"))
+
+
+def _scores(db: sqlite3.Connection, metric: MetricLabel) -> list[dict[str, Any]]:
     """Return the final results on the global test set; the rounds hold the earlier ones."""
     query = "SELECT slot, model, accuracy, loss FROM evaluations WHERE client = '' AND data = 'test' ORDER BY slot DESC LIMIT 2"
     return [
-        {"slot": row["slot"], "model": row["model"], "accuracy": _finite(row["accuracy"]), "loss": _finite(row["loss"])}
+        {
+            "slot": row["slot"],
+            "model": row["model"],
+            "loss": _finite(row["loss"]),
+            **metric.scored(_finite(row["accuracy"])),
+        }
         for row in db.execute(query)
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from slackwater.live.rehearsal import Rehearsal
     from slackwater.live.status import LiveStatus
     from slackwater.live.trust import Begun
+    from slackwater.training.task import Task
 
 log = logging.getLogger(__name__)
 Watch = Callable[[Path], AbstractContextManager[None]]
@@ -50,7 +51,9 @@ def forecast(traces: Traces, *, hours: int = 96, method: str = "ridge", **option
 def run(
     scenario: Scenario | str | Path,
     *,
-    app: str | Path,
+    app: str | Path | None = None,
+    task: str | Task | None = None,
+    work: Mapping[str, Any] | None = None,
     out: str | Path = "run",
     superlink: str | None = None,
     allow_insecure: bool = False,
@@ -61,11 +64,13 @@ def run(
     watch: Watch = lambda folder: nullcontext(),
     **settings: Any,
 ) -> LiveStatus:
-    """Carry out a scenario in real time with a Flower app, and return the status at its end.
+    """Carry out a scenario in real time with a Flower app or a task, and return the status at its end.
 
     Args:
         scenario: The scenario or its file.
         app: Folder of the Flower app that trains.
+        task: A `Task`, or its name, to train in this process instead of an app.
+        work: Local training of a task: `steps`, `epochs`, `batch_size`, `lr`, `weight_decay`. Default: as for `train`.
         out: Run folder, new or empty; `slackwater resume` continues a run that was stopped.
         superlink: Connection of Flower's config.toml. Default: all clients train in this process.
         allow_insecure: Whether a SuperLink on another machine may be used without TLS.
@@ -76,18 +81,21 @@ def run(
         watch: Called with the run folder; returns a context that is open during the run.
         settings: Other fields of `slackwater.live.LiveSettings`, such as `seed` and `forecast`.
     """
-    require("flwr")
-    from slackwater.live.folder import LiveSettings, prepare
+    _check_trainer(app, task, superlink)
+    if app is None and task is None:
+        raise ScenarioError("Name what trains: --app DIR for a Flower app, or --task for a task in this process.")
+    from slackwater.live.folder import LiveSettings, prepare, refuse_begun
 
+    refuse_begun(out)
     asked = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
     problem = asked.problem()
     over = problem.slot_start(problem.horizon)
     if over <= time_source.now():
         raise ScenarioError(
-            f"The scenario ended {iso(over)}. Rehearse it with: slackwater rehearse {asked.path} --app {app}. Or set a "
-            "later start."
+            f"The scenario ended {iso(over)}. Rehearse it with: slackwater rehearse {asked.path} "
+            f"{f'--task {_task_name(task)}' if app is None else f'--app {app}'}. Or set a later start."
         )
-    engine = _engine(superlink, allow_insecure) | {"app": str(Path(app).absolute())}
+    engine = _engine(superlink, allow_insecure) | _trainer(app, task, None, work)
     found = plan(problem, auto=auto)
     settings |= {"aggregator": aggregator or found.aggregator, "engine": engine}
     settings["replan_slots"] = _slots(replan or ("1h" if asked.has_providers else "never"), problem)
@@ -102,15 +110,16 @@ def run(
         actuals = asked.actuals(problem.first_slot - _PAST, over + _AFTER)
     prepare(out, found, LiveSettings(**settings), actuals=actuals)
     tell(f"prepared {out}; follow it with: slackwater status {out}")
-    return execute(out, engine, watch=watch)
+    return execute(out, engine, watch=watch, task=None if isinstance(task, str) else task)
 
 
 def rehearse(
     scenario: Scenario | str | Path,
     *,
     app: str | Path | None = None,
-    task: str | None = None,
+    task: str | Task | None = None,
     task_data: str | Path | None = None,
+    work: Mapping[str, Any] | None = None,
     start: datetime | None = None,
     out: str | Path = "rehearsal",
     superlink: str | None = None,
@@ -132,8 +141,9 @@ def rehearse(
     Args:
         scenario: The scenario or its file.
         app: Folder of the Flower app that trains. Default: the task.
-        task: Built-in task to train instead of an app. Default: "digits".
+        task: A `Task`, or its name, to train instead of an app. Default: "digits".
         task_data: Folder with the files of the task's data set.
+        work: Local training of a task: `steps`, `epochs`, `batch_size`, `lr`, `weight_decay`. Default: as for `train`.
         start: Start of the rehearsed run, with a time zone. Default: the scenario's, or the latest past period.
         out: Run folder, new or empty.
         superlink: Connection of Flower's config.toml. Default: all clients train in this process.
@@ -146,26 +156,19 @@ def rehearse(
         aggregator: How updates are combined before the window. Default: "echo".
         tell: Called with a message for each step.
         watch: Called with the run folder; returns a context that is open during the run.
-        settings: Other fields of `slackwater.live.LiveSettings`, such as `seed` and `slot_seconds`.
+        settings: Other fields of `slackwater.live.LiveSettings`, such as `seed` and `slot_seconds` (default: 0, without waiting).
     """
-    if app is not None and task is not None:
-        raise ScenarioError("Give --app or --task, not both.")
-    require("torch" if app is None and superlink is None else "flwr")
-    from slackwater.live.folder import LiveSettings
+    _check_trainer(app, task, superlink)
+    from slackwater.live.folder import LiveSettings, refuse_begun
     from slackwater.live.rehearsal import outcome, prepare_rehearsal
 
+    refuse_begun(out)
     asked = _in_the_past(scenario if isinstance(scenario, Scenario) else load_scenario(scenario), start, tell)
     end = asked.start + asked.length
     actuals = asked.actuals(asked.start - _PAST, end + _AFTER)
     problem = asked.problem(actuals)
-    engine = _engine(superlink, allow_insecure)
-    if app is not None:
-        engine["app"] = str(Path(app).absolute())
-    elif superlink is not None:
-        raise ScenarioError("A SuperLink runs an app: name it with --app DIR.")
-    else:
-        options = {} if task_data is None else {"data": str(Path(task_data).absolute())}
-        engine["task"] = {"name": task or "digits", "options": options}
+    engine = _engine(superlink, allow_insecure) | _trainer(app, task or "digits", task_data, work)
+    settings.setdefault("slot_seconds", 0.0)  # a past period: waiting for its hours would miss them all
     chosen = LiveSettings(
         **settings,
         forecast=forecast,
@@ -182,7 +185,8 @@ def rehearse(
         f"rehearsing {iso(asked.start)} to {iso(end)} in {out}, with {issued}the forecaster {forecast!r}; "
         f"follow it with: slackwater status {out}"
     )
-    return outcome(out) if execute(out, engine, watch=watch).stands == "done" else None
+    done = execute(out, engine, watch=watch, task=None if isinstance(task, str) else task)
+    return outcome(out) if done.stands == "done" else None
 
 
 def execute(
@@ -191,6 +195,7 @@ def execute(
     *,
     begun: Begun | None = None,
     watch: Watch = lambda folder: nullcontext(),
+    task: Task | None = None,
 ) -> LiveStatus:
     """Carry out a prepared run with its engine, and return its status. The user must already trust the app.
 
@@ -199,6 +204,7 @@ def execute(
         engine: The engine's settings in the run: `task`, or `app` and `superlink`.
         begun: Who started the run, and with which app. Default: it starts now.
         watch: Called with the run folder; returns a context that is open during the run.
+        task: The task itself. Default: the one that the settings name.
     """
     from slackwater.live.status import read_status
     from slackwater.live.trust import examine, remember
@@ -210,7 +216,7 @@ def execute(
         if engine.get("task"):
             from slackwater.engines.task_sites import carry_out_task
 
-            carry_out_task(where)
+            carry_out_task(where, task)
         else:
             from slackwater.engines.flower import launch
 
@@ -220,6 +226,39 @@ def execute(
             else:
                 launch.in_process(engine["app"], where)
     return read_status(where)
+
+
+def _check_trainer(app: str | Path | None, task: str | Task | None, superlink: str | None) -> None:
+    """Raise if both an app and a task are given, if a SuperLink has no app, or if a package is missing."""
+    if app is not None and task is not None:
+        raise ScenarioError("Give --app or --task, not both.")
+    require("torch" if app is None and superlink is None else "flwr")
+    if superlink is not None and app is None:
+        raise ScenarioError("A SuperLink runs an app: name it with --app DIR.")
+
+
+def _trainer(
+    app: str | Path | None, task: str | Task | None, task_data: str | Path | None, work: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the engine's settings of the app or task."""
+    if app is not None:
+        return {"app": str(Path(app).absolute())}
+    options = {} if task_data is None else {"data": str(Path(task_data).absolute())}
+    named: dict[str, Any] = {"name": _task_name(task), "options": options}
+    if isinstance(task, str):
+        from slackwater.training import tasks
+
+        tasks.option_names(task)  # an unknown task is an error before the run folder exists
+    return {"task": named | ({"work": dict(work)} if work else {})}
+
+
+def _task_name(task: str | Task | None) -> str:
+    """Return the name of a task: as it was given, with a file's full path; of a `Task`, its own."""
+    if not isinstance(task, str):
+        return getattr(task, "name", "digits")
+    from slackwater.training import tasks
+
+    return tasks.absolute(task) if tasks.is_reference(task) else task
 
 
 def _engine(superlink: str | None, allow_insecure: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Sites that train a built-in task in this process, without any federated engine: for rehearsals."""
+"""Sites that train a task in this process, without any federated engine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from slackwater.errors import ScenarioError
 from slackwater.live.folder import PLAN, LiveResult, load_settings
-from slackwater.live.runner import carry_out
+from slackwater.live.runner import Evaluate, carry_out
 from slackwater.live.sites import Arrays, Reply, Site, Work
 from slackwater.planning.plan import Plan
 from slackwater.training import tasks
@@ -44,23 +45,43 @@ class TaskSites:
             yield Reply(client=name, outcome="done", arrays=arrays, loss=sent.loss, samples=len(samples))
 
     def evaluate(self, arrays: Arrays) -> dict[str, float]:
-        """Return accuracy and loss on the global test set."""
+        """Return the task's metric and the loss on the global test set."""
         self._load(arrays)
         score = evaluate(self._model, self._task.test, self._task)
-        return {"accuracy": score.accuracy, "loss": score.loss, "samples": score.samples}
+        return {self._task.label.name: score.value, "loss": score.loss, "samples": score.samples}
+
+    def evaluation(self) -> Evaluate:
+        """Return `evaluate` with the metric's direction and unit, as the runner reads them."""
+
+        def evaluate(arrays: Arrays) -> dict[str, float]:
+            return self.evaluate(arrays)
+
+        evaluate.metric = self._task.label  # type: ignore[attr-defined]
+        return evaluate
 
     def _load(self, arrays: Arrays) -> None:
         self._model.module.load_state_dict({key: torch.from_numpy(array.copy()) for key, array in arrays.items()})
 
 
-def carry_out_task(folder: str | Path) -> LiveResult:
-    """Start or resume the run prepared in a folder, with the task that its settings name."""
+def carry_out_task(folder: str | Path, task: Task | None = None) -> LiveResult:
+    """Start or resume the run prepared in a folder.
+
+    Args:
+        folder: The run folder.
+        task: What to train. Default: the task that the run's settings name.
+    """
     where = Path(folder)
     settings = load_settings(where)
     named: Mapping[str, Any] = settings.engine["task"]
     names = [str(name) for name in Plan.load(where / PLAN).problem.fleet.names]
-    task = tasks.make(named["name"], clients=len(names), **named["options"])
+    if task is None:
+        task = tasks.make_for(named["name"], names, **named["options"])
+    if len(task.clients) != len(names):
+        raise ScenarioError(
+            f"The plan has {len(names)} clients, but the task {task.name!r} has data for {len(task.clients)}. Make the task "
+            f"with clients={len(names)}."
+        )
     model = ModelMaker(task, seed=settings.seed, device=torch.device("cpu"))()
     sites = TaskSites(task, names, model, LocalWork(**LOCAL_WORK | named.get("work", {})))
     initial = {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}
-    return carry_out(where, sites, initial, evaluate=sites.evaluate)
+    return carry_out(where, sites, initial, evaluate=sites.evaluation())

@@ -19,6 +19,7 @@ from slackwater.intensity.prices import Prices
 from slackwater.intensity.traces import (
     AUTUMN,
     FACTORS,
+    HIGHEST_KG_PER_KWH,
     SPRING,
     Factor,
     ZoneSeries,
@@ -30,8 +31,7 @@ from slackwater.intensity.traces import (
 from slackwater.units import G_PER_KG, iso
 
 IF_MISSING = "Leave the cell empty if the value is missing."
-HIGHEST_G_PER_KWH = 5000.0
-"""Above any power plant: the worst burn lignite or oil shale at some 1,500 g/kWh."""
+HIGHEST_G_PER_KWH = HIGHEST_KG_PER_KWH * G_PER_KG
 KG_BELOW = 2.0
 """If all values are below this, they are in kg/kWh by mistake."""
 KG_MEDIAN = 0.005
@@ -449,6 +449,10 @@ def _price_rows(path: Path) -> dict[str, tuple[list[str], list[str], list[int]]]
         for line, row in rows:
             if len(row) < len(names):
                 raise DataError(f"{path}, line {line}: {len(row)} cells, but the header has {len(names)}.")
+            if any(row[len(names) :]):
+                raise DataError(
+                    f"{path}, line {line}: {len(row)} cells, but the header has {len(names)}. Write decimals with a point."
+                )
             cells = (
                 [(row[lower.index("zone")].strip(), row[lower.index("price")])]
                 if long

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater.errors import DataError, ScenarioError
+from slackwater.intensity.cloud import grid_zone
 from slackwater.intensity.files import Found, find_files, has_factor, read_zone, zone_in_name
 from slackwater.intensity.traces import (
     FACTORS,
@@ -248,6 +249,7 @@ def load_traces(
         DataError: A longer gap, a range outside the data, or a file that cannot be read.
     """
     _check_settings(zones, hours, factor, slot_minutes, fill_hours)
+    zones = None if zones is None else list(dict.fromkeys(grid_zone(zone) for zone in zones))
     asked = None if start is None else utc(start, "start")
     if asked and (asked.second or asked.microsecond or minute_of(asked) % slot_minutes):
         raise ScenarioError(

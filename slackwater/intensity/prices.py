@@ -57,6 +57,14 @@ class Prices:
                 f"There is no price for zone {zone!r}. {self.source} has {', '.join(self.zones)}; add the zone."
             ) from None
 
+    def reach(self, start: datetime) -> int:
+        """Return the number of slots from `start` on for which every zone has a price."""
+        offset = int((start - self.start) // timedelta(minutes=self.slot_minutes))
+        if not 0 <= offset <= self.slots:
+            return 0
+        missing = np.flatnonzero(np.isnan(self.per_kwh[:, offset:]).any(axis=0))
+        return int(missing[0]) if len(missing) else self.slots - offset
+
     def window(self, start: datetime, slots: int) -> Prices:
         """Return the part from `start` over `slots` slots, in which no price may be missing."""
         offset, rest = divmod(start - self.start, timedelta(minutes=self.slot_minutes))

@@ -14,10 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater.errors import DataError, ScenarioError
+from slackwater.lazy import Viewed
 from slackwater.units import iso, utc
 
 logger = logging.getLogger(__name__)
 
+HIGHEST_KG_PER_KWH = 5.0
+"""Above any power plant: the worst burn lignite or oil shale at some 1.5 kg/kWh."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 GAPS_NAMED = 5
 SPRING, AUTUMN = (3, 9, 10), (4, 10, 11)
@@ -317,7 +320,7 @@ def _within(hours: tuple[str, ...], start: datetime, end: datetime) -> tuple[str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Traces:
+class Traces(Viewed):
     """Hold the intensity of zones over consecutive slots; a request outside of them is an error."""
 
     zones: tuple[str, ...]
@@ -338,6 +341,14 @@ class Traces:
             )
         if not np.all(np.isfinite(self.intensity)) or np.any(self.intensity < 0):
             raise DataError("Intensity must be finite and not negative.")
+        if self.intensity.size and self.start != EPOCH and self.intensity.max() > HIGHEST_KG_PER_KWH:
+            # Costs without times are stored as intensity from 1970 on; they may be any number.
+            row = int(np.argmax(self.intensity.max(axis=1)))
+            top = float(self.intensity.max())
+            raise DataError(
+                f"Zone {self.zones[row]}: an intensity of {top:g} kg/kWh is above any grid (at most {HIGHEST_KG_PER_KWH:g}). It "
+                "looks like g/kWh: divide by 1000."
+            )
 
     def __repr__(self) -> str:
         """Show zones, time and factor on one line."""

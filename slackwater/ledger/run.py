@@ -23,6 +23,7 @@ from slackwater.ledger.journal import Journal
 from slackwater.ledger.ledger import Ledger, transaction
 from slackwater.ledger.queries import LedgerQueries, one_moment
 from slackwater.ledger.schema import LOCK, RunKind, connect, damage, fold_log, kind_of_old, reading
+from slackwater.ledger.score import MetricLabel, label_of
 from slackwater.ledger.state_files import Kept, PartFile, StateFiles
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class RoundRecord:
     update_norm: float
     spent_kg: float  # since the start, this slot included
     seconds: float  # wall time, evaluation included
-    accuracy: float | None = None  # on the global test set; None where it was not evaluated
+    accuracy: float | None = None  # score by the run's metric on the global test set; None where it was not evaluated
     test_loss: float | None = None
     work: Mapping[str, float] = field(default_factory=dict)  # share of the local work, of clients below full power
 
@@ -171,6 +172,11 @@ class Run:
     def path(self) -> Path | None:
         """Return the file; None in memory."""
         return None if self.folder is None else self.folder / FILE
+
+    @property
+    def metric(self) -> MetricLabel:
+        """Return what the scores in `accuracy` measure: of a live run, what its evaluation returned."""
+        return label_of(self.task.get("metric") or self.journal.get("metric"))
 
     @property
     def status(self) -> Status:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from slackwater._version import __version__
 from slackwater.errors import ScenarioError, SlackwaterError
@@ -60,6 +60,7 @@ Older files are read as they are; opening one to write migrates it.
 """
 
 _LOG_BYTES = 4 * 2**20  # length that SQLite's log (-wal) is cut to when all of it is in the file
+_WAIT_S = 30.0  # for another process that holds the file
 
 LOCK = "run.lock"  # beside the file: the process that holds it writes the run
 
@@ -260,7 +261,7 @@ def connect(path: Path | None, *, create: bool = False, read_only: bool = False)
     else:
         if create:  # made by us before SQLite sees it, so that it is never readable by others; -wal and -shm follow it
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-        connection = sqlite3.connect(path, isolation_level=None, timeout=30.0, check_same_thread=False)
+        connection = sqlite3.connect(path, isolation_level=None, timeout=_WAIT_S, check_same_thread=False)
     try:
         with damage(path):
             found = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -294,12 +295,18 @@ def connect(path: Path | None, *, create: bool = False, read_only: bool = False)
 
 
 def _write_ahead(db: sqlite3.Connection) -> None:
-    """Switch to a write-ahead log, so that readers do not wait; a finished run is no longer in this mode."""
+    """Switch to a write-ahead log, so that readers do not wait; a finished run is no longer in this mode.
+
+    Without the log a run is as safe, only slower, so a reader that holds the file delays this by a second at most.
+    """
+    db.execute("PRAGMA busy_timeout = 1000")
     try:
         db.execute("PRAGMA journal_mode = WAL")
     except sqlite3.OperationalError as error:
-        if "locked" not in str(error):  # another process reads it: without the log it is as safe, only slower
+        if "locked" not in str(error):
             raise
+    finally:
+        db.execute(f"PRAGMA busy_timeout = {_WAIT_S * 1000:.0f}")
 
 
 def fold_log(db: sqlite3.Connection, *, done: bool) -> None:
@@ -367,6 +374,12 @@ def kind_of_old(db: sqlite3.Connection) -> Literal["simulated", "live"]:
     return "live" if row is not None and row[0] and row[1] is None else "simulated"
 
 
+def task_name(task: Mapping[str, Any]) -> str:
+    """Return the name of a run's task, for people. A run of an app stores the app's folder: its last part is the name."""
+    name = str(task.get("name") or "unknown")
+    return Path(name).name or name if task.get("live") else name
+
+
 def _table(name: str, script: str) -> str:
     """Return the statement of a script that creates one table."""
     return next(part + ";\n" for part in script.split(";\n") if f"CREATE TABLE {name} " in part)
@@ -399,7 +412,7 @@ def reading(path: Path) -> sqlite3.Connection:
 
 
 def _opened(path: Path, how: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, isolation_level=None, timeout=30.0)
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, isolation_level=None, timeout=_WAIT_S)
     try:
         connection.execute("PRAGMA user_version")
     except sqlite3.OperationalError:

@@ -189,6 +189,16 @@ class LiveResult:
     folder: Path
 
 
+def refuse_begun(folder: str | Path) -> Path:
+    """Return the path of a run folder; raise ScenarioError if a run has begun in it. Called before any planning too."""
+    where = Path(folder)
+    if (where / FILE).exists():
+        raise ScenarioError(
+            f"{where} already holds a run. Resume it with: slackwater resume {where}. Or name another folder."
+        )
+    return where
+
+
 def prepare(
     folder: str | Path,
     plan: Plan,
@@ -202,11 +212,7 @@ def prepare(
     `actuals` are the recorded intensity of a playback, and `archive` the forecasts issued at the time.
     """
     settings = settings or LiveSettings()
-    where = Path(folder)
-    if (where / FILE).exists():
-        raise ScenarioError(
-            f"{where} already holds a run. Resume it with: slackwater resume {where}. Or name another folder."
-        )
+    where = refuse_begun(folder)
     if (settings.source == "playback") != (actuals is not None):
         raise ScenarioError("source='playback' needs actuals, and other sources take none.")
     _check_margin(plan, settings)

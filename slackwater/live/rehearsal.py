@@ -19,6 +19,7 @@ from slackwater.intensity.forecast.base import SameHourMean
 from slackwater.intensity.traces import Traces, joined
 from slackwater.ledger.run import Run
 from slackwater.ledger.schema import damage
+from slackwater.ledger.score import MetricLabel
 from slackwater.live.folder import LiveSettings, load_actuals, prepare
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan as make_plan
@@ -53,16 +54,22 @@ class Rehearsal:
     rounds: int
     client_slots: int  # with a used update
     lost_client_slots: int  # charged, but not used
-    accuracy: float | None
+    score: float | None  # of the last evaluation, by `metric`
+    metric: MetricLabel
     replans: int
     reserve_kg: float  # reserve of the first plan
     largest_reserve_kg: float
     share: float | None  # of the objective of perfect foresight; None if that has no plan
     foresight: Foresight | None
 
+    @property
+    def accuracy(self) -> float | None:
+        """Return the score if it is an accuracy, else None."""
+        return self.metric.scored(self.score)["accuracy"]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON holds it."""
-        return asdict(self) | {"start": iso(self.start), "end": iso(self.end)}
+        return asdict(self) | self.metric.scored(self.score) | {"start": iso(self.start), "end": iso(self.end)}
 
 
 def prepare_rehearsal(
@@ -106,6 +113,7 @@ def outcome(folder: str | Path) -> Rehearsal:
         plan = plan_from_dict(run.plan, f"The plan of the run in {where}")
         attempts, replans, rounds = run.journal.attempts(), run.journal.replans(), list(run.rounds())
         emissions_kg, unsettled_kg = run.ledger.spent_kg(), run.ledger.unsettled_kg()
+        metric = run.metric
         forecast = str(run.settings.get("forecast") or BLEND)
         problem = plan.problem
         row = {str(name): client for client, name in enumerate(problem.fleet.names)}
@@ -137,7 +145,7 @@ def outcome(folder: str | Path) -> Rehearsal:
         planned_kg=replans[0].planned_kg if replans else plan.emissions_kg, rounds=len(rounds),
         client_slots=int(trained.sum()),
         lost_client_slots=sum(one.sent_at is not None and one.outcome != "done" for one in attempts),
-        accuracy=next((done.accuracy for done in reversed(rounds) if done.accuracy is not None), None),
+        score=next((done.accuracy for done in reversed(rounds) if done.accuracy is not None), None), metric=metric,
         replans=len(replans), reserve_kg=replans[0].reserve_kg if replans else 0.0,
         largest_reserve_kg=max((one.reserve_kg for one in replans), default=0.0), share=share, foresight=foresight,
     )  # fmt: skip

@@ -26,6 +26,7 @@ from slackwater.ledger.ledger import Ledger
 from slackwater.ledger.queries import ToCome
 from slackwater.ledger.run import EvaluationRecord, RoundRecord, Run
 from slackwater.ledger.schema import damage
+from slackwater.ledger.score import measured_by, score_in
 from slackwater.live.charging import BYTES_PER_MB, Charging, Meter, model_bytes
 from slackwater.live.clock import Clock, Unhurried, WallClock
 from slackwater.live.folder import (
@@ -60,7 +61,8 @@ from slackwater.training.process import save_model, stopping, threads
 from slackwater.units import iso
 
 Evaluate = Callable[[Arrays], Mapping[str, float]]
-"""Evaluates a model: `accuracy`, `loss` and `samples` are stored. It may be slow: the round is saved before."""
+"""Evaluates a model: one metric, such as `accuracy`, and `loss` and `samples` are stored. It may be slow: the round is saved
+before. An attribute `metric` of the function gives the direction and unit of its own metric."""
 
 _MARGIN, _MOST_MARGIN_S = 0.05, 60.0
 _ASK_AGAIN = timedelta(minutes=5)  # retry interval while no intensity is known because all providers are down
@@ -402,8 +404,11 @@ class Runner:
         self.metrics = metrics
         if done is None:
             return
-        accuracy, loss, samples = metrics.get("accuracy"), metrics.get("loss"), int(metrics.get("samples", 0))
+        label = getattr(self.evaluate, "metric", None) or measured_by(metrics)
+        accuracy, loss, samples = score_in(metrics, label), metrics.get("loss"), int(metrics.get("samples", 0))
         with self.run_file.transaction():
+            if label != self.run_file.metric:
+                self.run_file.journal.put(metric=label.to_dict())
             self.run_file.set_score(done.slot, accuracy, loss)
             self.run_file.record_evaluation(
                 EvaluationRecord(

@@ -13,6 +13,7 @@ from slackwater.errors import SlackwaterError
 from slackwater.ledger.queries import Figures
 from slackwater.ledger.run import Run, is_written
 from slackwater.ledger.schema import KINDS, RunKind, damage
+from slackwater.ledger.score import ACCURACY, MetricLabel
 from slackwater.live.folder import PLAN, is_live, load_settings
 from slackwater.planning.plan import Plan
 from slackwater.planning.storage import plan_from_dict
@@ -51,8 +52,9 @@ class LiveStatus:
     """The figures of dashboard and report; None before the run starts."""
     rounds: int = 0
     """Rounds done."""
-    accuracy: float | None = None
-    """Of the last evaluation."""
+    score: float | None = None
+    """Of the last evaluation, by `metric`."""
+    metric: MetricLabel = ACCURACY
     training: tuple[str, ...] = ()
     """Clients that are training."""
     training_slot: int | None = None
@@ -64,14 +66,23 @@ class LiveStatus:
     events: tuple[tuple[str, str, str], ...] = ()
     """The last warnings and errors: time, level, message; the newest first."""
 
+    @property
+    def accuracy(self) -> float | None:
+        """Return the score if it is an accuracy, else None."""
+        return self.metric.scored(self.score)["accuracy"]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the status as JSON holds it."""
-        return asdict(self) | {
-            "figures": None if self.figures is None else self.figures.to_dict(),
-            "about": KINDS[self.kind].sentence,
-            "coming": [asdict(one) | {"at": iso(one.at)} for one in self.coming],
-            "events": [{"at": at, "level": level, "message": message} for at, level, message in self.events],
-        }
+        return (
+            asdict(self)
+            | self.metric.scored(self.score)
+            | {
+                "figures": None if self.figures is None else self.figures.to_dict(),
+                "about": KINDS[self.kind].sentence,
+                "coming": [asdict(one) | {"at": iso(one.at)} for one in self.coming],
+                "events": [{"at": at, "level": level, "message": message} for at, level, message in self.events],
+            }
+        )
 
 
 def read_status(folder: str | Path) -> LiveStatus:
@@ -104,7 +115,8 @@ def read_status(folder: str | Path) -> LiveStatus:
             left_kg=budget - spent,
             figures=figures,
             rounds=len(rounds),
-            accuracy=next((done.accuracy for done in reversed(rounds) if done.accuracy is not None), None),
+            score=next((done.accuracy for done in reversed(rounds) if done.accuracy is not None), None),
+            metric=run.metric,
             training=tuple(one.client for one in journal.attempts(slot=open_slot, outcome="running"))
             if open_slot is not None and running
             else (),

@@ -201,14 +201,16 @@ def auto_plan(
 def spend(made: Plan) -> Plan:
     """Return the plan with all client-slots before the window that the rest of its budget pays, cheapest first.
 
-    An optimal plan leaves only slots without value for its objective; a greedy or unproved one may leave others.
+    An optimal plan leaves only slots without value for its objective; a greedy or unproved one may leave others. Clients that
+    are off between blocks get no slot more: it could cost a start.
     """
     problem, before = made.problem, made.before
     if len(problem.fleet) * before > _MOST_CELLS:
         return made
     costs, matrix = problem.costs, made.matrix
     room = problem.budget_kg * (1 + BUDGET_ROUNDING) - made.emissions_kg
-    open_to = costs.can_train()[:, :before] & ~matrix[:, :before]
+    open_to = costs.can_train()[:, :before] & ~matrix[:, :before] & ~costs.sleeps[:, None]
+    money = math.inf if problem.budget_money is None else problem.budget_money - (made.money or 0.0)
     prices = np.where(open_to, costs.dense()[:, :before], np.inf)
     counts, together = matrix[:, :before].sum(axis=1), matrix[:, :before].sum(axis=0)
     bought = 0
@@ -218,16 +220,21 @@ def spend(made: Plan) -> Plan:
         starts = costs.server_kg is not None and not together[slot]
         price += float(costs.server_kg[slot]) if costs.server_kg is not None and starts else 0.0
         full = problem.max_parallel is not None and together[slot] >= problem.max_parallel
-        if price > room or full or counts[client] >= problem.fleet.max_slots[client]:
+        alone = together[slot] + 1 < (problem.min_parallel or 1)
+        cost = 0.0 if costs.price is None else float(costs.energy_kwh[client] * costs.price[costs.row[client], slot])
+        cost += costs.server_kwh * float(costs.server_price[slot]) if costs.server_price is not None and starts else 0.0
+        if price > room or cost > money or full or alone or counts[client] >= problem.fleet.max_slots[client]:
             continue
         matrix[client, slot] = True
         counts[client] += 1
         together[slot] += 1
-        room -= price
+        room, money = room - price, money - cost
         bought += 1
     if not bought:
         return made
-    more = unproved_plan(problem, np.packbits(matrix, axis=1), end=made.end, solver=made.solver, began=0.0)
+    more = unproved_plan(
+        problem, np.packbits(matrix, axis=1), end=made.end, solver=made.solver, began=0.0, levels=made.levels
+    )
     bound = max(made.upper_bound, more.objective)
     return replace(made, packed=more.packed, objective=more.objective, upper_bound=bound)
 

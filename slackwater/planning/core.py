@@ -27,6 +27,7 @@ from slackwater.planning import knapsack
 from slackwater.planning.exact import Items, Selection, Stage
 from slackwater.planning.highs import INFINITE, Model
 from slackwater.planning.rounding import Draft, Schedule
+from slackwater.planning.sleepers import Sleepers
 from slackwater.planning.tied import Array, Mask, Prices, Tied, client_values
 
 _VIOLATED = 1e-10
@@ -72,7 +73,7 @@ class Kept:
         most, least = min(tied.parallel, clients), tied.fewest
 
         def best(size: NDArray[np.intp]) -> Array:
-            return np.take_along_axis(summed, size[None], axis=0)[0]
+            return np.asarray(np.take_along_axis(summed, size[None], axis=0)[0])
 
         size = np.clip(positive, min(least, clients), most)
         whole = np.where(there >= least, best(np.minimum(size, there)) - fixed, -np.inf)
@@ -99,8 +100,8 @@ class Kept:
         self.must &= self.can
         if len(tied.gains) > 1:
             each = prices.utility[:, None] * tied.gains - np.einsum("b,blct->lct", prices.budget, tied.costs)
-            each = np.where(tied.usable, each, -np.inf)
-            self.option &= (now - inside + (each.max(axis=0) - each) <= room) & self.can
+            top = np.where(tied.usable, each, -np.inf).max(axis=0)
+            self.option &= tied.usable & self.can & (now - inside + np.where(self.can, top, 0.0) - each <= room)
         else:
             self.option &= self.can
 
@@ -133,12 +134,48 @@ class Core:
         column[at] = self.y
         self._slot_rows(column)
         self._level_rows()
+        self.waiting: list[NDArray[np.int32]] = []
+        self.waiting_cost: Array = np.zeros((len(tied.fixed), 0))
+        if tied.sleepers is not None:
+            self._sleeping_rows(tied.sleepers)
+        waiting = np.concatenate([np.zeros(0, dtype=np.int32), *self.waiting])
         self.budgets = []
         self.room = np.array(tied.room, dtype=float)
         if aim != "kg":
-            for cost, fixed, room in zip(self.cost, tied.fixed, self.room, strict=True):
-                self.budgets.append(model.row([self.x, self.y], [cost, fixed[at]], -INFINITE, float(room)))
+            for cost, fixed, extra, room in zip(self.cost, tied.fixed, self.waiting_cost, self.room, strict=True):
+                columns = [self.x, self.y, waiting]
+                self.budgets.append(model.row(columns, [cost, fixed[at], extra], -INFINITE, float(room)))
         self._client_rows()
+
+    def _sleeping_rows(self, sleepers: Sleepers) -> None:
+        """Off, starting or up: columns for being up and for blocks that begin, window included."""
+        tied, model = self.tied, self.model
+        before, stop = tied.open.shape[1], tied.stop
+        costs: list[Array] = []
+        for c, client in enumerate(sleepers.clients):
+            lead, block, was = int(sleepers.lead[c]), int(sleepers.block[c]), int(sleepers.up_before[c])
+            slots = np.arange(stop)
+            held = (slots >= before) | (slots < (block - was if 0 < was < block else 0))
+            up = model.columns(stop, held.astype(float), 1.0, whole=True)
+            begins = model.columns(stop, 0.0, (slots >= lead).astype(float), whole=True)
+            self.waiting += [up, begins]
+            costs += [sleepers.idle[:, c, :stop], sleepers.start[:, c, :stop]]
+            for t in range(stop):
+                if t:
+                    model.row([up[[t]], up[[t - 1]], begins[[t]]], [1.0, -1.0, -1.0], -INFINITE, 0.0)
+                elif not was:
+                    model.row([up[[t]], begins[[t]]], [1.0, -1.0], -INFINITE, 0.0)
+                # A block is long enough, or lasts until the end; its start finds the client off.
+                recent = begins[max(t - block + 1, 0) : t + 1]
+                model.row([recent, up[[t]]], [1.0, -1.0], -INFINITE, 0.0)
+                for k in range(max(t - max(lead, 1), 0), t):
+                    model.row([begins[[t]], up[[k]]], [1.0, 1.0], -INFINITE, 1.0)
+            if was:
+                model.row([begins[[0]]], [1.0], 0.0, 0.0)
+            own = np.flatnonzero(self.client == client)
+            pairs = np.stack([self.x[own], up[self.slot[own]]], axis=1)
+            model.rows(pairs, np.broadcast_to([1.0, -1.0], pairs.shape), -INFINITE, 0.0)
+        self.waiting_cost = np.concatenate(costs, axis=1)
 
     def _slot_rows(self, column: NDArray[np.int32]) -> None:
         tied, model = self.tied, self.model
@@ -181,41 +218,44 @@ class Core:
         gain = np.where(kept.option, tied.gains, 0.0).max(axis=0)
         ordered = np.sort(np.where(kept.can, gain, -np.inf), axis=1)[:, ::-1]
         clients = np.arange(len(tied.base))
-        self.of_client = [np.flatnonzero(self.client == c) for c in clients]
+        self.of_client = [np.flatnonzero(self.client == c) for c in clients.tolist()]
         self.reach = []
-        for c in clients:
-            own = ordered[c][ordered[c] > -np.inf][: kept.high[c]]
+        for c in clients.tolist():
+            own = ordered[c][ordered[c] > 0][: kept.high[c]]
             self.reach.append(tied.base[c] + np.concatenate([[0.0], np.cumsum(own)]))
         top = np.array([r[-1] for r in self.reach])
         least = np.minimum(np.maximum(tied.base, tied.least * (1 - 1e-10)), top)
         self.u = model.columns(len(clients), least, np.maximum(top, least))
-        self.n = model.columns(len(clients), kept.low, [len(r) - 1 for r in self.reach])
+        # Only slots that gain something count in the cuts: a client may have a slot and no utility.
+        self.n = model.columns(len(clients), 0.0, [len(r) - 1 for r in self.reach])
         self.z = model.columns(len(clients), -INFINITE, tied.fairness.of(np.maximum(top, 0.0)))
         late = self.slot >= tied.late
         for c, own in enumerate(self.of_client):
             model.row([self.x[own], self.u[[c]]], [-self.gain[own], 1.0], float(tied.base[c]), float(tied.base[c]))
-            model.row([self.x[own], self.n[[c]]], [-1.0, 1.0], 0.0, 0.0)
+            model.row([self.x[own[self.gain[own] > 0]], self.n[[c]]], [-1.0, 1.0], 0.0, 0.0)
+            if kept.low[c] > 0 or kept.high[c] < len(own):
+                model.row([self.x[own]], [1.0], float(kept.low[c]), float(kept.high[c]))
             if tied.recalled[c]:
                 model.row([self.x[own[late[own]]]], [1.0], 1.0, INFINITE)
             if len(self.reach[c]) == 1:
                 model.row([self.z[[c]]], [1.0], -INFINITE, float(tied.fairness.of(tied.base[c : c + 1])[0]))
-        self.points: set[tuple[int, float]] = set()
+        self.points: set[tuple[int, float, bool]] = set()
         if self.aim == "value":
             model.maximise(self.z, 1.0)
         elif self.aim == "level":
             self.least = model.columns(1, float(tied.base.min()), float(top.min()))
-            for c in clients:
+            for c in clients.tolist():
                 model.row([self.u[[c]], self.least], [1.0, -1.0], 0.0, INFINITE)
             model.maximise(self.least, 1.0)
         else:
-            both = np.concatenate([self.x, self.y])
-            model.maximise(both, -np.concatenate([self.cost[0], tied.fixed[0][self.y_slot]]))
+            every = np.concatenate([self.x, self.y, *self.waiting])
+            model.maximise(every, -np.concatenate([self.cost[0], tied.fixed[0][self.y_slot], self.waiting_cost[0]]))
 
     def _cut(self, client: int, points: Iterable[float], *, plain: bool = False) -> bool:
         """Add cuts of a client at these utilities, with `plain` also the tangent; return whether any was new."""
         fair, reach, new = self.tied.fairness, self.reach[client], False
         for point in points:
-            key = (client, float(f"{point:.13g}"))
+            key = (client, float(f"{point:.13g}"), plain)
             if point <= 0 or key in self.points or len(reach) == 1:
                 continue
             new = True
@@ -259,7 +299,7 @@ class Core:
             (chosen & (level == self.level)).astype(float),
             (draft.load[self.y_slot] > 0).astype(float),
             draft.u,
-            draft.count.astype(float),
+            (draft.chosen & (draft.gain > 0)).sum(axis=1).astype(float),
             fair.of(draft.u),
         ]
         if self.aim == "level":
@@ -272,7 +312,11 @@ class Core:
         on = columns[self.x] > _HALF
         chosen[self.client[on], self.slot[on]] = True
         level[self.client[on], self.slot[on]] = self.level[on]
-        return Draft(self.tied, like, chosen, level)
+        tied = self.tied
+        if tied.sleepers is not None:
+            up = [columns[self.waiting[2 * c]] > _HALF for c in range(len(tied.sleepers.clients))]
+            tied = tied.while_up(np.stack(up))
+        return Draft(tied, like, chosen, level)
 
     def solve(
         self, best: Draft | None, prices: Prices, *, slack: float, deadline: float, stop: Callable[[], bool]
@@ -285,7 +329,8 @@ class Core:
             seconds = deadline - time.perf_counter()
             if seconds <= 0 or stop():
                 break
-            start = self._start(best) if best is not None and self._holds(best) else None
+            known = best is not None and self.tied.sleepers is None and self._holds(best)
+            start = self._start(best) if best is not None and known else None
             outcome = self.model.solve(seconds=seconds, gap=max(slack / 3, 1e-10), start=start, stop=stop)
             if outcome.infeasible:
                 return best, -math.inf if not tightened else bound

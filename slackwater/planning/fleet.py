@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from numbers import Real
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from slackwater.errors import ScenarioError
-from slackwater.units import utc
+from slackwater.intensity.cloud import grid_zone
+from slackwater.units import time_zone, utc
 
+log = logging.getLogger(__name__)
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _HOURS = re.compile(r"^(?P<days>[a-z,\-]+)(?:\s+(?P<from>\d{1,2}:\d{2})-(?P<to>\d{1,2}:\d{2}))?$")
 _HELP = (
     "Write an interval like '2022-01-03T08:00Z/2022-01-03T18:00Z', or weekly hours in UTC like "
-    "'daily 08:00-18:00', 'mon-fri 22:00-06:00' or 'sat,sun'."
+    "'daily 08:00-18:00', 'mon-fri 22:00-06:00' or 'sat,sun'. For local time, add its zone: 'mon-fri 08:00-18:00 Europe/Paris'."
 )
+_ZONE_NAME = re.compile(r"[A-Z][A-Za-z_+\-0-9]*(/[A-Z][A-Za-z_+\-0-9]*)*")
+
+
+def localised(period: str, zone: str) -> str:
+    """Return an unavailable period in a time zone; one that names its own, or whose times do, stays as it is."""
+    own = period.split()[-1:] and _ZONE_NAME.fullmatch(period.split()[-1])
+    return period if own or zone == "UTC" else f"{period} {zone}"
 
 
 def available_slots(unavailable: Sequence[str], start: datetime, slots: int, slot_minutes: int) -> NDArray[np.bool_]:
@@ -36,12 +47,15 @@ def available_slots(unavailable: Sequence[str], start: datetime, slots: int, slo
 def _touched(period: str, start: datetime, slots: int, slot_minutes: int) -> NDArray[np.bool_]:
     begins = np.arange(slots) * float(slot_minutes)
     ends = begins + slot_minutes
+    local: tzinfo | None = None
+    if len(words := period.rsplit(None, 1)) == 2 and _ZONE_NAME.fullmatch(words[1]):
+        period, local = words[0], time_zone(words[1])
     if "/" in period:
         ends_of_it = [part.strip() for part in period.split("/")]
         if len(ends_of_it) != 2:
             raise ScenarioError(f"unavailable period {period!r} has more than a start and an end. {_HELP}")
         try:
-            first, last = (utc(part, f"unavailable period {period!r}:") for part in ends_of_it)
+            first, last = (utc(part, f"unavailable period {period!r}:", local) for part in ends_of_it)
         except OverflowError:
             raise ScenarioError(f"unavailable period {period!r} has a year outside 1 to 9999. {_HELP}") from None
         if last <= first:
@@ -59,6 +73,8 @@ def _touched(period: str, start: datetime, slots: int, slot_minutes: int) -> NDA
         )
     if high < low:  # over midnight: the part after midnight belongs to the day on which it began
         high += 24 * 60
+    if local is not None:
+        return _touched_locally(days, low, high, local, start, begins, ends)
     midnight = start.replace(hour=0, minute=0, second=0, microsecond=0)
     offset = (start - midnight) / timedelta(minutes=1)
     touched = np.zeros(slots, dtype=bool)
@@ -66,6 +82,33 @@ def _touched(period: str, start: datetime, slots: int, slot_minutes: int) -> NDA
         if (midnight + timedelta(days=day)).weekday() in days:
             shift = day * 24 * 60 - offset
             touched |= (begins < high + shift) & (ends > low + shift)
+    return touched
+
+
+def _touched_locally(
+    days: set[int],
+    low: int,
+    high: int,
+    local: tzinfo,
+    start: datetime,
+    begins: NDArray[Any],
+    ends: NDArray[Any],
+) -> NDArray[np.bool_]:
+    """Return the slots that weekly hours of a local clock touch; a day on which it changes has 23 or 25 hours."""
+    touched = np.zeros(len(begins), dtype=bool)
+    first = start.astimezone(local).date() - timedelta(days=1)
+    last = (start + timedelta(minutes=float(ends[-1]))).astimezone(local).date()
+    for day in range((last - first).days + 1):
+        date = first + timedelta(days=day)
+        if date.weekday() in days:
+            bounds = (
+                datetime.combine(
+                    date + timedelta(days=minutes // 1440), time(minutes % 1440 // 60, minutes % 60), local
+                )
+                for minutes in (low, high)
+            )
+            begin, end = ((bound.astimezone(UTC) - start) / timedelta(minutes=1) for bound in bounds)
+            touched |= (begins < end) & (ends > begin)
     return touched
 
 
@@ -93,6 +136,8 @@ NO_LIMIT = np.iinfo(np.int32).max
 _MAX_PUE = 10.0
 _MAX_POWER_W = 1e9
 """A power station; a larger value is a wrong unit or a typing error."""
+_LEAST_POWER_W = 1.0
+"""A smaller power is possible, for a microcontroller, but more often it is in kW."""
 _MAX_ENERGY_KWH = 1e9
 _MAX_STARTUP_MINUTES = 7 * 24 * 60.0
 _MOST_LEVELS = 100
@@ -179,6 +224,7 @@ class Client:
         for key in ("name", "zone"):
             if not isinstance(getattr(self, key), str):
                 raise ScenarioError(f"Client {self.name!r}: {key} must be text, not {getattr(self, key)!r}.")
+        object.__setattr__(self, "zone", grid_zone(self.zone))
         for key, optional in (
             ("power_w", True), ("idle_w", False), ("pue", False), ("energy_kwh", True), ("startup_kwh", False),
             ("startup_minutes", False),
@@ -257,6 +303,7 @@ class Fleet:
         for key, texts in (("zone", zone), ("names", names)):
             if isinstance(texts, str):
                 raise ScenarioError(f"{key} is the text {texts!r}; give a list with an entry for each client.")
+        zone = [grid_zone(one) for one in zone] if any(":" in str(one) for one in zone) else zone
         count = len(zone)
 
         def column(key: str, values: ArrayLike | None, missing: float) -> NDArray[np.float64]:
@@ -376,6 +423,7 @@ class Fleet:
         self._refuse(~given & ~per_round, "needs power_w (or energy_kwh, the energy of one round)")
         self._refuse(given & per_round, "has both power_w and energy_kwh; give one of them")
         self._bound("power_w", given & ~(self.power_w > 0), "it must be above 0 W")
+        self._doubt_watts(given)
         self._bound("power_w", given & ~(self.power_w <= _MAX_POWER_W), f"that is more than {_MAX_POWER_W:g} W")
         self._bound("energy_kwh", per_round & ~(self.energy_kwh >= 0), "it must be 0 kWh or more")
         self._bound(
@@ -410,6 +458,18 @@ class Fleet:
                 raise ScenarioError(
                     f"Client {self.names[index]!r} has a level of {least:g} W, below its idle_w of {self.idle_w[index]:g} W."
                 )
+
+    def _doubt_watts(self, given: NDArray[np.bool_]) -> None:
+        """Warn about powers that look like kW: a phone draws a few watts while it trains."""
+        small = given & (self.power_w > 0) & (self.power_w < _LEAST_POWER_W)
+        if small.any():
+            first = int(np.argmax(small))
+            watts = float(self.power_w[first])
+            more = f" So have {int(small.sum()) - 1} more clients." if small.sum() > 1 else ""
+            log.warning(
+                "Client %r has power_w = %g, which is %g W. If it is kW, write power_w = %g.%s",
+                self.names[first], watts, watts, 1000 * watts, more,
+            )  # fmt: skip
 
     def _bound(self, key: str, wrong: NDArray[np.bool_], what: str) -> None:
         if wrong.any():

@@ -146,9 +146,9 @@ class Model:
             while thread.is_alive():
                 thread.join(_LOOK_S)
                 if thread.is_alive() and stop():
-                    highs.cancelSolve()
+                    highs.cancelSolve()  # type: ignore[no-untyped-call]
         except KeyboardInterrupt:
-            highs.cancelSolve()
+            highs.cancelSolve()  # type: ignore[no-untyped-call]
             thread.join()
             raise
         failed = False

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater.errors import ScenarioError
+from slackwater.lazy import Viewed
 from slackwater.planning.emissions import Emissions, emissions, kg_by_slot
 from slackwater.planning.metrics import Metrics
 from slackwater.planning.problem import Problem
@@ -42,7 +43,7 @@ class Recommendation:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Plan:
+class Plan(Viewed):
     """Who trains in which slot, and a certificate: objective, upper bound, gap, seconds."""
 
     problem: Problem

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from slackwater.errors import DataError, ScenarioError
+from slackwater.intensity.cloud import grid_zone
 from slackwater.intensity.prices import Prices
 from slackwater.intensity.traces import Provenance, Traces
 from slackwater.planning.fleet import NO_LIMIT, Client, Fleet, available_slots, is_finite_number
 from slackwater.registry import unknown_key
-from slackwater.units import energy_kwh, iso, utc
+from slackwater.units import energy_kwh, iso, time_zone, utc
 
 Alpha = float | str
 ALPHA_ABOVE_MAX_MIN = 0.1
@@ -249,6 +250,7 @@ class Server:
             value = getattr(self, key)
             if not is_finite_number(value) or value < least:
                 raise ScenarioError(f"The server's {key} must be a number of at least {least}, not {value!r}.")
+        object.__setattr__(self, "zone", grid_zone(self.zone))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -274,6 +276,8 @@ class Problem:
     """In (0, 1], or "log" (proportional fairness), or "max-min" ("max-min:0.5" names the alpha above the level)."""
     start: str | datetime | None = None
     """Start of the first slot. Default: the start of the traces."""
+    time_zone: str = "UTC"
+    """Time zone in which charts show times, such as Europe/Paris; planning ignores it."""
     round_minutes: float | None = None
     """Length of a round if shorter than a slot. Default: the whole slot."""
     window: Window = "all"
@@ -314,6 +318,7 @@ class Problem:
         put = object.__setattr__
         put(self, "clients", Fleet.from_clients(self.clients))
         put(self, "start", _moment("start", self.start) if self.start is not None else self.traces.start)
+        time_zone(self.time_zone)  # an unknown one is an error now
         put(self, "rounds", _whole("rounds", self.rounds, least=1))
         put(self, "fine_tune", _whole("fine_tune", self.fine_tune, least=0))
         put(self, "recall", _whole("recall", self.recall, least=0))
@@ -433,6 +438,19 @@ class Problem:
         """Return the total number of slots: rounds + slack."""
         assert self.slack is not None
         return self.rounds + self.slack
+
+    @property
+    def reach(self) -> int:
+        """Return the number of slots from the start that the intensity, the prices and all arrays by slot cover."""
+        step = timedelta(minutes=self.traces.slot_minutes)
+        covered = [int((self.traces.end - self.first_slot) // step)]
+        if self.available is not None:
+            covered.append(int(np.asarray(self.available).shape[1]))
+        if self.server_kg is not None:
+            covered.append(len(np.asarray(self.server_kg)))
+        if self.price is not None:
+            covered.append(self.price.reach(self.first_slot))
+        return min(covered)
 
     @property
     def slot_hours(self) -> float:

@@ -178,7 +178,11 @@ class _Point:
         start = max(float(np.median(slope)), 1e-12) * 0.05
         self.rows: dict[str, _Rows] = {}
         for name, actual in rows.items():
-            inside = actual if name in ("x", "u") else np.maximum(actual, 0.05 * max(1.0, float(np.abs(actual).mean())))
+            inside = (
+                actual
+                if name in ("x", "u")
+                else np.maximum(actual, 0.05 * max(1.0, float(np.abs(actual).mean()) if actual.size else 0.0))
+            )
             c = np.where(self.shut, 1.0, inside) if name in ("x", "u") else inside
             z = np.where(self.shut, 0.0, start / c) if name in ("x", "u") else start / c
             self.rows[name] = _Rows(c=c, z=z, residual=actual - inside if name not in ("x", "u") else np.zeros_like(c))
@@ -216,7 +220,14 @@ class _Point:
         if self.planes is not None:
             nu = nu + (r["plane"].z * self.planes.by_n).sum(axis=1)
         late = np.where(self.tied.recalled, r["recall"].z, 0.0) if "recall" in r else zero
-        return Prices(budget=scale * r["room"].z, utility=theta, slot=scale * nu, late=scale * late)
+        place = np.where(self.shut, 0.0, r["u"].z) if self.active else np.zeros_like(self.x)
+        if self.limited:
+            place = place + r["most"].z
+        if self.quorum:
+            place = place - r["fewest"].z
+        return Prices(
+            budget=scale * r["room"].z, utility=theta, slot=scale * nu, late=scale * late, place=scale * place
+        )
 
     def _slope(self) -> Array:
         """Return what utility is worth [client]: F' at the point, or by the multipliers of the planes."""
@@ -460,15 +471,15 @@ def relax(
         planes: Maximise the sum of the lowest planes instead of the sum of F.
         stop: Asked before every step whether to give up.
     """
-    point = _Point(tied, gain, cost, level=level, planes=planes)
-    best, prices, value, steps = math.inf, point.prices(), -math.inf, 0
     alone = tied.alone_level if level else tied.alone
     with np.errstate(all="ignore"):
+        point = _Point(tied, gain, cost, level=level, planes=planes)
+        best, prices, value, steps = math.inf, point.prices(), -math.inf, 0
         for steps in range(_MOST_STEPS):
             now = point.prices()
             if steps > 1:
                 bound = tied.level_bound(now) if level else tied.bound(now)
-                if bound < best:
+                if math.isfinite(bound) and bound < best and now.sound:
                     best, prices = bound, now
             if point.residual < _SETTLED:
                 u = point.utility()
@@ -477,11 +488,11 @@ def relax(
                 else:
                     now_value = float(u.min()) if level else float(tied.fairness.of(u).sum())
                 value = max(value, now_value)
-            worth = max(best - alone, 1e-300)
+            worth = max(best - alone, 1e-300 if level else tied.least_worth, 1e-300)
             if math.isfinite(best) and best - value <= tolerance * worth:
                 break
             gap = point.gap()
-            if stop is not None and stop() or not math.isfinite(gap):
+            if (stop is not None and stop()) or not math.isfinite(gap):
                 break
             try:
                 point.factor()

@@ -179,14 +179,14 @@ class Draft:
                 return False
             if full[slot]:  # somebody makes room
                 own = np.flatnonzero(self.chosen[:, slot] & (self.count > tied.low))
-                own = [
+                givers = [
                     c
                     for c in own
                     if not (tied.recalled[c] and slot >= tied.late and self.chosen[c, tied.late :].sum() == 1)
                 ]
-                if not own:
+                if not givers:
                     continue
-                self.put(int(min(own, key=lambda c: self.worth[c, slot])), int(slot), on=False)
+                self.put(int(min(givers, key=lambda c: self.worth[c, slot])), int(slot), on=False)
             missing = tied.fewest - self.load[slot] - 1
             if missing > 0:
                 others = self._who_can(int(slot))
@@ -268,8 +268,7 @@ class Draft:
             if opens and (found := self._best_opening(gain, can, left, by_gain)) is not None and found[0] > top:
                 moves = [(int(c), found[1]) for c in found[2]]
             elif top > 0:
-                client, slot = np.unravel_index(best, score.shape)
-                moves = [(int(client), int(slot))]
+                moves = [divmod(best, score.shape[1])]
             if not moves:
                 return
             for client, slot in moves:
@@ -329,10 +328,10 @@ class Draft:
         tied = self.tied
         while True:
             client = int(self.u.argmin())
-            left = tied.room - self.spent
-            can = tied.open[client] & ~self.chosen[client] & (self.load < tied.parallel) & (self.gain[client] > 0)
             if self.count[client] >= tied.high[client]:
                 return
+            left = tied.room - self.spent
+            can = tied.open[client] & ~self.chosen[client] & (self.load < tied.parallel) & (self.gain[client] > 0)
             can &= (self.load > 0) | (tied.open.sum(axis=0) >= tied.fewest)
             price = self.cost[:, client] + np.where(self.load == 0, tied.fixed, 0.0)
             can &= (price <= left[:, None]).all(axis=0)
@@ -354,7 +353,7 @@ class Draft:
     def relevel(self) -> None:
         """Let chosen client-slots use the level that pays best with the budget that is left."""
         tied, f = self.tied, self.tied.fairness.of
-        if len(tied.gains) == 1:
+        if len(tied.gains) == 1 or not self.chosen.any():
             return
         for _ in range(_MOST_ROUNDS * 10):
             now_g, now_c = self.gain, self.cost
@@ -419,9 +418,9 @@ def round_off(tied: Tied, relaxed: Relaxed) -> Draft | None:
     return best
 
 
-def complete(tied: Tied, prices: Prices, chosen: Mask) -> Draft | None:
+def complete(tied: Tied, prices: Prices, chosen: Mask, level: NDArray[np.intp] | None = None) -> Draft | None:
     """Return a schedule near this one that meets every constraint and leaves no room; None if none was found."""
-    draft = Draft(tied, prices, chosen)
+    draft = Draft(tied, prices, chosen, level)
     if not (draft.meet() and draft.repair()):
         draft = Draft(tied, prices, np.zeros_like(chosen))
         if not (draft.meet() and draft.repair()):
@@ -471,7 +470,9 @@ class Exchange:
         partner = np.searchsorted(dcs, left - dcs, side="right") - 1
         pair = np.where(partner >= 0, dvs + best[np.maximum(partner, 0)], -np.inf)
         single = np.where(dcs <= left, dvs, -np.inf)
-        tries = [(float(single[i]), int(i), None) for i in np.argsort(-single)[:_TRIALS]]
+        tries: list[tuple[float, int, int | None]] = [
+            (float(single[i]), int(i), None) for i in np.argsort(-single)[:_TRIALS]
+        ]
         tries += [(float(pair[i]), int(i), int(which[partner[i]])) for i in np.argsort(-pair)[:_TRIALS]]
         tries.sort(key=lambda one: -one[0])
         for gain, first, second in tries[:_TRIALS]:
@@ -501,9 +502,9 @@ class Exchange:
         roomy = off & (draft.load < tied.parallel) & ((draft.load > 0) | (tied.fewest <= 1))
         parts: list[tuple[int, Cells, Cells, Array, Array]] = []
         add = np.flatnonzero(roomy)
-        parts.append((0, add, add, up.flat[add], dear.flat[add]))  # type: ignore[arg-type]
+        parts.append((0, add, add, up.flat[add], dear.flat[add]))
         drop = np.flatnonzero(on)
-        parts.append((1, drop, drop, down.flat[drop], -frees.flat[drop]))  # type: ignore[arg-type]
+        parts.append((1, drop, drop, down.flat[drop], -frees.flat[drop]))
         for slot in np.flatnonzero(on.any(axis=0) & off.any(axis=0)):
             out, into = np.flatnonzero(on[:, slot]), np.flatnonzero(off[:, slot])
             i, j = (part.ravel() for part in np.meshgrid(out, into, indexing="ij"))
@@ -541,9 +542,11 @@ class Exchange:
         if kind == 0:
             draft.put(*divmod(a, slots))
         elif kind == 1:
-            draft.put(*divmod(a, slots), on=False)
+            client, slot = divmod(a, slots)
+            draft.put(client, slot, on=False)
         elif kind == 2:
-            draft.put(*divmod(a, slots), on=False)
+            client, slot = divmod(a, slots)
+            draft.put(client, slot, on=False)
             draft.put(*divmod(b, slots))
         elif kind == 3:
             for client in np.flatnonzero(draft.chosen[:, a]):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from datetime import timedelta
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -153,6 +152,8 @@ def _check_limits(problem: Problem, earlier: NDArray[np.bool_]) -> None:
         )
     first = max(0, earlier.shape[1] - problem.recall)
     could = problem.costs.can_train()[:, first : earlier.shape[1]].any(axis=1) & (fleet.max_slots > 0)
+    if problem.trained_ago is not None:  # whoever trained shortly before the horizon need not train again so soon
+        could &= np.asarray(problem.trained_ago) + earlier.shape[1] > problem.recall
     if len(silent := np.flatnonzero(could & ~earlier[:, first:].any(axis=1))):
         raise ScenarioError(
             f"{str(fleet.names[silent[0]])!r} does not train in the last {problem.recall} slots before the window, where "
@@ -166,7 +167,8 @@ def _check_limits(problem: Problem, earlier: NDArray[np.bool_]) -> None:
     if least is not None and len(few_slots := np.flatnonzero((together > 0) & (together < least))):
         slot = int(few_slots[0])
         raise ScenarioError(
-            f"{together[slot]} clients train in slot {slot}; min_parallel asks for at least {least}, or nobody."
+            f"Slot {slot} has {together[slot]} of the {least} clients that min_parallel asks for. Add clients there, or take "
+            "the slot out."
         )
 
 
@@ -190,7 +192,7 @@ def no_slack_plan(problem: Problem) -> Plan:
     has `rounds` = n and no window: its end is s = 0.
     """
     began = time.perf_counter()
-    longest = _reach(problem)
+    longest = problem.reach
     everyone = problem.with_settings(
         rounds=longest, slack=0, deadline=None, fine_tune=0, recall=0, max_parallel=None, min_parallel=None,
         window="available",
@@ -240,18 +242,3 @@ def too_dear(problem: Problem, money: float | None) -> bool:
     """Return whether electricity of this price is over `budget_money`, if there is one."""
     most = problem.budget_money
     return most is not None and money is not None and money > most + BUDGET_ROUNDING * abs(most)
-
-
-def _reach(problem: Problem) -> int:
-    """Return the number of slots from the problem's start that the traces and all arrays by slot cover."""
-    offset = (problem.first_slot - problem.traces.start).total_seconds() / 60 / problem.traces.slot_minutes
-    reach = problem.traces.slots - round(offset)
-    if problem.available is not None:
-        reach = min(reach, int(np.asarray(problem.available).shape[1]))
-    if problem.price is not None:
-        reach = min(
-            reach, int((problem.price.end - problem.first_slot) // timedelta(minutes=problem.price.slot_minutes))
-        )
-    if problem.server_kg is not None:
-        reach = min(reach, len(np.asarray(problem.server_kg)))
-    return reach

@@ -170,9 +170,10 @@ class _Cheapest:
         early = np.flatnonzero((self.before == 0) & (first < self.lead) & (first < stop))
         if len(early):
             row = int(early[0])
+            lead = int(self.lead[row])
             raise ScenarioError(
-                f"{str(problem.fleet.names[clients[row]])!r} trains in slot {first[row]}, but its start takes "
-                f"{self.lead[row]} slots (startup_minutes), so it can train from slot {self.lead[row]} on."
+                f"{str(problem.fleet.names[clients[row]])!r} trains in slot {first[row]}, but its start takes {lead} "
+                f"slot{'s' * (lead > 1)} (startup_minutes), so it can train from slot {lead} on."
             )
 
 

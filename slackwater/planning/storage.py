@@ -35,7 +35,7 @@ that holds it.
 """
 _FIRST_SETTINGS = ("rounds", "fine_tune", "alpha", "round_minutes", "window", "max_parallel")
 """Settings in every plan file. Settings added later keep their defaults when an older file is read."""
-_IF_USED = {"min_parallel": None, "price_weight": 0.0, "budget_money": None}
+_IF_USED = {"time_zone": "UTC", "min_parallel": None, "price_weight": 0.0, "budget_money": None}
 """Settings that are written only if they differ from this default, so that other plans keep their text."""
 _READABLE = 100_000
 """Arrays with more entries than this are packed."""
@@ -381,10 +381,10 @@ def _plan(data: dict[str, Any], unpacking: _Unpacking) -> Plan:
     levels = None
     if "levels" in data:
         numbers = unpacking.array(data["levels"], (len(fleet), horizon))
-        levels = numbers.astype(np.uint8)
         most = np.array([len(fleet.levels.get(client, (None,))) for client in range(len(fleet))])
-        if (levels != numbers).any() or (levels >= most[:, None]).any():
+        if not np.isin(numbers, range(256)).all() or (numbers >= most[:, None]).any():
             raise ValueError("a slot has a level that its client does not have")
+        levels = numbers.astype(np.uint8)
     problem = _problem(data, settings, intensity, fleet, horizon, unpacking)
     end = _whole(data, "end")
     if end > settings["slack"]:

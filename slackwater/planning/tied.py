@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,10 +23,14 @@ from numpy.typing import NDArray
 
 from slackwater.planning.exact import BUDGET_ROUNDING, Groups
 from slackwater.planning.problem import NOISE, Problem
+from slackwater.planning.sleepers import Sleepers
 from slackwater.planning.states import reachable
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+_FROM_NOTHING = 0.01
+_HUGE = 1e100
+_TUNE_WIDTH, _TUNE_STEPS = 1.5, 14
 _ROUNDING = 1e-12
 """Share of its terms by which a bound is raised, so that rounding never makes it false."""
 
@@ -74,6 +78,14 @@ class Prices:
     """[client], nu: above 0 where the least number of slots is binding, below 0 where the most is."""
     late: Array
     """[client], for the slot that `recall` asks for."""
+    place: Array | None = None
+    """[client, slot], what a place in a slot costs a sleeping client; only its rows for sleeping clients count."""
+
+    @property
+    def sound(self) -> bool:
+        """Return whether all are finite, and small enough for sums of products."""
+        every = (self.budget, self.utility, self.slot, self.late, *(() if self.place is None else (self.place,)))
+        return all(bool((np.abs(one) < _HUGE).all()) for one in every)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,6 +115,10 @@ class Tied:
     fairness: Fairness
     least: Array
     """[client], utility that each client must reach (max-min)."""
+    sleepers: Sleepers | None = None
+    """The sleeping clients, whose starts and idle draw the budgets pay too."""
+    stop: int = 0
+    """End of the window; with sleeping clients only."""
 
     @cached_property
     def open(self) -> Mask:
@@ -124,6 +140,11 @@ class Tied:
         """Return the sum of F to measure gaps from: of the window alone, with a first slot for clients it gives nothing."""
         first = np.where(self.base > 0, self.base, self.best_gain.max(axis=1, initial=0.0))
         return float(self.fairness.of(first).sum())
+
+    @cached_property
+    def least_worth(self) -> float:
+        """Return what can be gained at least, in F: clients from nothing make `alone` a guess, which may be too high."""
+        return _FROM_NOTHING * int(np.count_nonzero(self.base <= 0))
 
     @cached_property
     def alone_level(self) -> float:
@@ -158,21 +179,95 @@ class Tied:
         """Return what a slot adds to the bound [slot]."""
         return np.maximum(best_sets(worth, self.fewest, self.parallel) - prices.budget @ self.fixed, 0.0)
 
+    def awake(self, worth: Array, prices: Prices) -> tuple[Array, Array]:
+        """Return the worth of client-slots to the slots, and what sleeping clients have from it on their best ways.
+
+        A sleeping client pays `prices.place` for a place in a slot, and keeps the rest of the worth for itself.
+        """
+        if self.sleepers is None:
+            return worth, np.zeros(1)
+        who = self.sleepers.clients
+        place = np.zeros_like(worth[who]) if prices.place is None else prices.place[who, : worth.shape[1]]
+        ways = self.sleepers.ways(worth[who] - place, prices.budget)
+        own = self.sleepers.total(ways, worth.shape[1], self.stop, prices.budget)
+        outside = worth.copy()
+        outside[who] = np.where(self.open[who], place, -np.inf)
+        return outside, own
+
+    def while_up(self, up: Mask) -> Tied:
+        """Return the problem that remains once sleeping clients are up in given slots [client, slot], window included."""
+        assert self.sleepers is not None
+        usable = self.usable.copy()
+        usable[:, self.sleepers.clients] &= up[None, :, : usable.shape[2]]
+        room = self.room - self.sleepers.cost(up).sum(axis=1)
+        return replace(self, usable=usable & affordable(self.costs, self.fixed, room), room=room, sleepers=None)
+
+    def up_on(self, prices: Prices) -> Mask:
+        """Return in which slots sleeping clients are up on their best ways at these prices, window included."""
+        assert self.sleepers is not None
+        worth, who = self.worth(prices), self.sleepers.clients
+        place = np.zeros_like(worth[who]) if prices.place is None else prices.place[who, : worth.shape[1]]
+        ways = self.sleepers.ways(worth[who] - place, prices.budget)
+        return self.sleepers.up_at(ways, worth.shape[1], self.stop)
+
+    def tuned(self, prices: Prices) -> Prices:
+        """Return the prices with each sleeping client's price of utility where its share of the bound is least."""
+        assert self.sleepers is not None
+        who = self.sleepers.clients
+        centre = np.log(np.maximum(prices.utility[who], 1e-12))
+        low, high = centre - _TUNE_WIDTH, centre + _TUNE_WIDTH
+
+        def share(log_theta: Array) -> Array:
+            theta = prices.utility.copy()
+            theta[who] = np.exp(log_theta)
+            now = replace(prices, utility=theta)
+            worth = self.worth(now)[who]
+            place = np.zeros_like(worth) if prices.place is None else prices.place[who, : worth.shape[1]]
+            ways = self.sleepers.ways(worth - place, prices.budget)  # type: ignore[union-attr]
+            own = self.sleepers.total(ways, worth.shape[1], self.stop, prices.budget)  # type: ignore[union-attr]
+            terms = client_terms(self, self.base, now, self.reach, self.low, self.high, self.least)
+            return np.asarray(terms[who] + own)
+
+        golden = (math.sqrt(5) - 1) / 2
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        at_left, at_right = share(left), share(right)
+        for _ in range(_TUNE_STEPS):
+            keep_left = at_left <= at_right
+            low, high = np.where(keep_left, low, left), np.where(keep_left, right, high)
+            left, right = high - golden * (high - low), low + golden * (high - low)
+            at_left, at_right = share(left), share(right)
+        theta = prices.utility.copy()
+        theta[who] = np.exp((low + high) / 2)
+        return replace(prices, utility=theta)
+
     def bound(self, prices: Prices) -> float:
         """Return the bound on the sum of F at these multipliers."""
-        slots = self.slot_terms(self.worth(prices), prices)
+        worth, own = self.awake(self.worth(prices), prices)
+        slots = self.slot_terms(worth, prices)
         clients = client_terms(self, self.base, prices, self.reach, self.low, self.high, self.least)
         clients = clients - np.where(self.recalled, prices.late, 0.0)
-        return raised(clients, prices.budget * self.room, slots)
+        return raised(clients, prices.budget * self.room, slots, own)
 
     def level_bound(self, prices: Prices) -> float:
         """Return the bound on the least utility of any client; `prices.utility` sums to 1."""
-        slots = self.slot_terms(self.worth(prices), prices)
+        worth, own = self.awake(self.worth(prices), prices)
+        slots = self.slot_terms(worth, prices)
         counts = -np.minimum(prices.slot * self.low, prices.slot * self.high)
         clients = prices.utility * self.base + counts - np.where(self.recalled, prices.late, 0.0)
         high = np.minimum(self.high, self.reach.shape[1] - 1)
         most = float((self.base + self.reach[np.arange(len(high)), high]).min())
-        return min(raised(clients, prices.budget * self.room, slots), most)
+        return min(raised(clients, prices.budget * self.room, slots, own), most)
+
+
+def affordable(costs: Array, fixed: Array, room: Array) -> Mask:
+    """Return which client-slots do not exceed a budget by themselves [level, client, slot].
+
+    Where a price is negative, another slot may pay for one that does.
+    """
+    plain = (costs >= 0).all(axis=(1, 2, 3)) & (fixed >= 0).all(axis=1)
+    return np.asarray(
+        (costs + fixed[:, None, None, :] <= np.where(plain, room, np.inf)[:, None, None, None]).all(axis=0)
+    )
 
 
 def reach_of(gain: Array) -> Array:
@@ -280,9 +375,10 @@ class EndTimes:
         ago = np.full(clients, np.inf) if problem.trained_ago is None else np.asarray(problem.trained_ago)
         recalled &= (ago[:, None] + first > problem.recall) & bool(problem.recall)
         self.recalled: Mask = recalled.T & (self.high > 0)
-        self.low = np.maximum(fleet.min_slots[None, :], self.recalled).astype(np.intp)
+        self.low: NDArray[np.intp] = np.maximum(fleet.min_slots[None, :], self.recalled).astype(np.intp)
         self.possible &= (self.low <= self.high).all(axis=1)
         self.least = np.zeros(clients)
+        self.sleepers = Sleepers(problem, self.budget_units) if costs.sleeps.any() else None
         self._reach = reach_of(np.where(self.usable, self.gains, 0.0).max(axis=0))
 
     def _cells(self) -> None:
@@ -345,7 +441,7 @@ class EndTimes:
         """Return the client-slots of an end time; those that alone exceed the budget are closed."""
         before = int(self.before[i])
         cost = self.costs[..., :before]
-        fits = (cost + self.fixed[:, None, None, :before] <= self.room[i][:, None, None, None]).all(axis=0)
+        fits = affordable(cost, self.fixed[:, :before], self.room[i])
         return Tied(
             gains=self.gains[..., :before],
             costs=cost,
@@ -353,7 +449,7 @@ class EndTimes:
             fixed=self.fixed[:, :before],
             room=self.room[i],
             base=self.base[i],
-            low=self.low[i],
+            low=self.lows(least)[i],
             high=self.high[i],
             recalled=self.recalled[i],
             late=int(self.late[i]),
@@ -361,23 +457,65 @@ class EndTimes:
             parallel=self.parallel,
             fairness=self.fairness,
             least=self.least if least is None else least,
+            sleepers=self.sleepers,
+            stop=int(self.before[i]) + self.problem.fine_tune,
         )
 
     def bounds(self, prices: Prices, least: Array | None = None, *, level: bool = False) -> Array:
-        """Return bounds for all end times at one set of multipliers [end]; the price of recall is not used."""
-        whole = self.whole
-        plain = Prices(budget=prices.budget, utility=prices.utility, slot=prices.slot, late=np.zeros_like(prices.late))
-        terms = whole.slot_terms(whole.worth(plain), plain)
-        slots = np.concatenate([[0.0], np.cumsum(terms)])[np.maximum(self.before, 0)]
-        least = self.least if least is None else least
+        """Return bounds for all end times at one set of multipliers [end]."""
+        whole, before = self.whole, np.maximum(self.before, 0)
+        worth = whole.worth(prices)
+        awake: Array = np.zeros(len(before))
+        if self.sleepers is not None:
+            awake, worth = self._awake(worth, prices)
+        terms = np.concatenate([[0.0], np.cumsum(whole.slot_terms(worth, prices))])
+        slots = terms[before]
+        if prices.late.any():
+            # The late slots of each end time are worth more to the recalled.
+            late = np.concatenate([[0.0], np.cumsum(whole.slot_terms(worth + prices.late[:, None], prices))])
+            slots = terms[self.late] + late[before] - late[self.late]
+        low = self.lows(least)
         if level:
-            clients = prices.utility * self.base - np.minimum(prices.slot * self.low, prices.slot * self.high)
+            clients = prices.utility * self.base - np.minimum(prices.slot * low, prices.slot * self.high)
         else:
-            clients = client_terms(whole, self.base, plain, self._reach, self.low, self.high, least)
+            clients = client_terms(
+                whole, self.base, prices, self._reach, low, self.high, self.least if least is None else least
+            )
+        clients = clients - np.where(self.recalled, prices.late, 0.0)
         budgets = self.room * prices.budget
-        total = clients.sum(axis=1) + budgets.sum(axis=1) + slots
-        size = np.abs(clients).sum(axis=1) + np.abs(budgets).sum(axis=1) + slots
-        return np.where(self.possible, total + _ROUNDING * size, -np.inf)
+        total = clients.sum(axis=1) + budgets.sum(axis=1) + slots + awake
+        size = np.abs(clients).sum(axis=1) + np.abs(budgets).sum(axis=1) + np.abs(slots) + np.abs(awake)
+        fine = self.possible & (low <= self.high).all(axis=1) & (total > -np.inf)
+        return np.where(fine, total + _ROUNDING * np.where(fine, size, 0.0), -np.inf)
+
+    def _awake(self, worth: Array, prices: Prices) -> tuple[Array, Array]:
+        """Return what sleeping clients have on their best ways [end], and the worth of client-slots to the slots."""
+        assert self.sleepers is not None
+        who = self.sleepers.clients
+        place = np.zeros_like(worth[who])
+        if prices.place is not None:
+            place[:, : prices.place.shape[1]] = prices.place[who, : place.shape[1]]
+        # What recall pays for a late slot is added everywhere: that only raises the bound.
+        ways = self.sleepers.ways(worth[who] + prices.late[who, None] - place, prices.budget)
+        own = [
+            float(self.sleepers.total(ways, int(a), int(a) + self.problem.fine_tune, prices.budget).sum())
+            if a >= 0
+            else 0.0
+            for a in self.before
+        ]
+        outside = worth.copy()
+        outside[who] = np.where(self.there[who], place, -np.inf)
+        return np.array(own), outside
+
+    def lows(self, least: Array | None) -> NDArray[np.intp]:
+        """Return the least slots [end, client], with those that every client needs to reach a utility."""
+        if least is None or not least.any():
+            return self.low
+        needed = np.empty_like(self.low)
+        for client, reach in enumerate(self._reach):
+            missing = least[client] - self.base[:, client]
+            needed[:, client] = np.searchsorted(reach, missing - 1e-9 * (1 + np.abs(missing)))
+        return np.asarray(np.maximum(self.low, needed))
 
     @cached_property
     def whole(self) -> Tied:

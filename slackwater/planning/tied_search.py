@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from slackwater.planning.exact import Found, Groups, NoStageError, Stage, feasib
 from slackwater.planning.problem import Problem
 from slackwater.planning.relaxation import Planes, Relaxed, relax
 from slackwater.planning.rounding import Draft, Exchange, complete, round_off
-from slackwater.planning.tied import Array, EndTimes, Prices, Tied
+from slackwater.planning.tied import Array, EndTimes, Fairness, Prices, Tied
 
 logger = logging.getLogger(__name__)
 _SURE = 5e-10
@@ -28,7 +28,14 @@ _SURE = 5e-10
 _FIRST_TOLERANCE, _FINE_TOLERANCE = 2e-4, 1e-6
 _MOST_LEVEL_ROUNDS = 3
 _MOST_PLANES = 2
+_MOST_TRIES = 4
+_MOST_OVERHEADS = 3
+_BUDGET_FACTORS = (1.0, 0.9, 1.1, 0.8, 1.25, 0.95, 1.05)
+_MOST_ASLEEP = 1_500
+"""Client-slots up to which HiGHS is asked where clients sleep."""
 _CHEAPEST_S = 60.0
+_NO_GAP, _SAME_LEVEL = 1e-11, 1e-9
+_SHARP, _SHARP_LEAST = -12.0, 1e6
 _MOST_LINEAR_WORK = 5e8
 _LINEAR_WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, math.inf)
 _RELAXED, _EXCHANGED, _SOLVED = 1, 2, 3
@@ -45,6 +52,9 @@ class _End:
     done: int = 0
     relaxed: Relaxed | None = None
     draft: Draft | None = None
+    asked: float = -math.inf
+    """Value that was asked for: nothing is said about schedules below it."""
+    tries: int = 0
 
 
 @dataclass(kw_only=True, eq=False)
@@ -69,7 +79,8 @@ def search_tied(problem: Problem, ends: Sequence[int], effort: Effort) -> Found:
     """Return the best schedule over the end times, and the bound on all of them."""
     groups = Groups(problem)
     times = EndTimes(problem, ends, groups)
-    payable = times.possible & (times.room >= 0).all(axis=1)
+    earns = (times.costs < 0).any(axis=(1, 2, 3)) | (times.fixed < 0).any(axis=1)  # slots with a negative price
+    payable = times.possible & ((times.room >= 0) | earns).all(axis=1)
     if not payable.any():
         feasible_stages(problem, ends)  # raises, with the reason
         raise _infeasible(problem, times, ends)
@@ -85,10 +96,11 @@ def search_tied(problem: Problem, ends: Sequence[int], effort: Effort) -> Found:
     if lower.best is None:
         raise _infeasible(problem, times, ends)
     level = float(lower.best[1].u.min())
-    reaching = payable & (lower.bounds >= level * (1 - 1e-9))
-    upper = _Race(times, reaching, effort, least=np.full(len(times.base[0]), level), start=lower.best)
+    least = np.full(len(times.base[0]), level)
+    reaching = payable & (lower.bounds >= level * (1 - 1e-9)) & (times.lows(least) <= times.high).all(axis=1)
+    upper = _Race(times, reaching, effort, least=least, start=lower.best)
     upper.run()
-    return _found(times, upper, level, float(lower.bounds.max()))
+    return _found(times, upper, level, max(float(lower.bounds.max()), level))
 
 
 class _Race:
@@ -109,8 +121,9 @@ class _Race:
         self.ends: dict[int, _End] = {}
         self.best: tuple[int, Draft] | None = None
         if start is not None:
-            end = self._end(start[0])
-            self._offer(start[0], end, complete(end.tied, start[1].prices, start[1].chosen))
+            end, known = self._end(start[0]), start[1]
+            tied = end.tied if end.tied.sleepers is None else replace(known.tied, least=end.tied.least)
+            self._offer(start[0], end, complete(tied, known.prices, known.chosen, known.level))
 
     def _end(self, i: int) -> _End:
         if i not in self.ends:
@@ -131,8 +144,11 @@ class _Race:
         if self.best is None:
             return math.inf
         tied = self.ends[self.best[0]].tied
-        alone = tied.alone_level if self.level else tied.alone
-        return max(float(self.bounds.max()) - alone, 0.0)
+        top = float(self.bounds.max())
+        if self.level:
+            return max(top - tied.alone_level, 0.0)
+        nothing = float(tied.fairness.of(tied.base).sum())
+        return max(min(top - nothing, max(top - tied.alone, tied.least_worth)), 0.0)
 
     @property
     def gap(self) -> float:
@@ -140,7 +156,8 @@ class _Race:
         if self.best is None:
             return math.inf
         above = float(self.bounds.max()) - self.value
-        return 0.0 if above <= 1e-13 * max(abs(self.value), 1.0) else above / max(self.worth, 1e-300)
+        least = (_SAME_LEVEL if self.level else _NO_GAP) * max(abs(self.value), 1.0)
+        return 0.0 if above <= least else above / max(self.worth, 1e-300)
 
     def run(self) -> None:
         """Search until the gap is reached, time is up or nothing is left to try."""
@@ -182,9 +199,15 @@ class _Race:
         else:
             self._solve(i, end)
             end.done = _SOLVED
+            # Little was left to gain, so that what was asked for above the best was much of it: ask for less.
+            if self.bounds[i] <= end.asked and self.gap > max(self.effort.gap, _SURE) and end.tries < _MOST_TRIES:
+                end.tries += 1
+                end.done = _RELAXED if self.level else _EXCHANGED
 
     def _relax(self, i: int, end: _End, tolerance: float) -> None:
         tied = end.tied
+        if tied.sleepers is not None:
+            return self._relax_sleeping(i, end, tolerance)
         if not (tied.best_gain > 0).any():
             prices = Prices(
                 budget=np.zeros(len(tied.room)),
@@ -195,12 +218,11 @@ class _Race:
             bound = tied.alone_level if self.level else float(tied.fairness.of(tied.base).sum())
             end.relaxed = Relaxed(x=np.zeros(tied.open.shape), prices=prices, bound=bound, value=bound, steps=0)
         else:
-            level = np.zeros(tied.open.shape, dtype=np.intp)
-            level[~tied.usable[0]] = tied.usable.argmax(axis=0)[~tied.usable[0]]
+            level = _first_levels(tied)
             for _ in range(_MOST_LEVEL_ROUNDS):
                 gain, cost = tied.effective(level)
                 found = relax(tied, gain, cost, tolerance=tolerance, level=self.level, stop=self.effort.over)
-                self.bounds = np.minimum(self.bounds, self.times.bounds(found.prices, self.least, level=self.level))
+                self._bound_all(found.prices)
                 if end.relaxed is None or found.bound < end.relaxed.bound:
                     end.relaxed = found
                 new = tied.level_at(found.prices)
@@ -212,17 +234,95 @@ class _Race:
         if self.bounds[i] > self.value:
             self._offer(i, end, self._round(tied, end.relaxed))
 
+    def _relax_sleeping(self, i: int, end: _End, tolerance: float) -> None:
+        """Relax with the overhead of starts and idle draw spread over the slots of training, and learn it from the result."""
+        tied = end.tied
+        sleepers = tied.sleepers
+        assert sleepers is not None
+        who, stop = sleepers.clients, self.effort.over
+        overhead = sleepers.overhead()
+        first = np.where(sleepers.up_before > 0, 0, sleepers.lead)[:, None]
+        ups = [np.arange(tied.stop)[None, :] >= first]  # up as soon as possible, until the end
+        for _ in range(_MOST_OVERHEADS):
+            costs = tied.costs.copy()
+            costs[:, :, who] += overhead[:, None, :, None]
+            plain = replace(tied, costs=costs, sleepers=None)
+            found = relax(plain, plain.gains[0], costs[:, 0], tolerance=tolerance, level=self.level, stop=stop)
+            prices = found.prices
+            self._learn(i, end, replace(found, bound=math.inf), prices)
+            up = tied.up_on(prices)
+            trains = up[:, : tied.open.shape[1]] & (tied.worth(prices)[who] > 0)
+            overhead = (overhead + sleepers.cost(up) / np.maximum(trains.sum(axis=1), 1)) / 2
+            ups.append(up)
+            if stop():
+                break
+        assert end.relaxed is not None
+        if not self.level:
+            for factor in _BUDGET_FACTORS:
+                prices = replace(end.relaxed.prices, budget=found.prices.budget * factor)
+                prices = tied.tuned(prices)
+                self._learn(i, end, found, prices)
+                ups.append(tied.up_on(prices))
+                if stop():
+                    break
+        for up in ups:
+            if self.bounds[i] <= self.value or (stop() and self.best is not None):
+                return
+            self._offer(i, end, self._while_up(tied, up))
+
+    def _bound_all(self, prices: Prices) -> None:
+        if prices.sound:
+            self.bounds = np.minimum(self.bounds, self.times.bounds(prices, self.least, level=self.level))
+
+    def _learn(self, i: int, end: _End, found: Relaxed, prices: Prices) -> None:
+        """Bound all end times by these prices, and keep them if they are the best of this one."""
+        bound = end.tied.level_bound(prices) if self.level else end.tied.bound(prices)
+        if not prices.sound:
+            end.relaxed = end.relaxed or replace(found, bound=math.inf)
+            return
+        self._bound_all(prices)
+        self.bounds[i] = min(self.bounds[i], bound)
+        if end.relaxed is None or bound < end.relaxed.bound or not math.isfinite(end.relaxed.bound):
+            end.relaxed = replace(found, prices=prices, bound=bound)
+
+    def _while_up(self, tied: Tied, up: np.ndarray) -> Draft | None:
+        """Return the best schedule with sleeping clients up in these slots, then with what they save by being up less."""
+        assert tied.sleepers is not None
+        rest, draft = tied.while_up(up), None
+        for _ in range(2):
+            if (rest.room < 0).any():
+                break
+            relaxed = relax(
+                rest,
+                *rest.effective(_first_levels(rest)),
+                tolerance=_FIRST_TOLERANCE,
+                level=self.level,
+                stop=self.effort.over,
+            )
+            new = self._round(rest, relaxed)
+            if new is None or (draft is not None and self._measure(new) <= self._measure(draft)):
+                break
+            draft = new
+            window = self.times.there[tied.sleepers.clients, tied.open.shape[1] : tied.stop]
+            trains = np.concatenate([draft.chosen[tied.sleepers.clients], window], axis=1)
+            rest = tied.while_up(tied.sleepers.cheapest_up(trains, tied.stop - self.times.problem.rounds))
+        return draft
+
     def _sharpen(self, i: int, end: _End) -> None:
         """Relax again, with planes that know that utility comes by whole slots."""
+        if end.tied.sleepers is not None:
+            return None
+        if self.level:
+            return self._sharpen_level(i, end)
         tied, relaxed = end.tied, end.relaxed
         assert relaxed is not None
-        if self.level or not relaxed.steps:
-            return
+        if not relaxed.steps:
+            return None
         for _ in range(_MOST_PLANES):
             gain, cost = tied.effective(tied.level_at(relaxed.prices))
             near = Planes.around(tied, tied.base + (gain * relaxed.x).sum(axis=1), relaxed.x.sum(axis=1))
             found = relax(tied, gain, cost, tolerance=_FINE_TOLERANCE, planes=near, stop=self.effort.over)
-            self.bounds = np.minimum(self.bounds, self.times.bounds(found.prices, self.least))
+            self._bound_all(found.prices)
             self.bounds[i] = min(self.bounds[i], found.bound)
             improved = found.bound < end.relaxed.bound - _FINE_TOLERANCE * self.worth if end.relaxed else True
             if end.relaxed is None or found.bound < end.relaxed.bound:
@@ -230,17 +330,50 @@ class _Race:
             if self.bounds[i] <= self._enough_here() or not improved or self.effort.over():
                 break
             relaxed = found
-        if self.bounds[i] > self.value:
+        if self.bounds[i] > self.value and end.relaxed is not None:
             self._offer(i, end, self._round(tied, end.relaxed))
+
+    def _sharpen_level(self, i: int, end: _End) -> None:
+        """Ask for a level above the best: every client then needs a whole number of slots, which the bound can use."""
+        if self.best is None:
+            return
+        wanted = self._enough_here()
+        least = np.full(len(end.tied.base), wanted)
+        fine: np.ndarray = np.asarray((self.times.lows(least) <= self.times.high).all(axis=1))
+        self.bounds = np.where(fine, self.bounds, np.minimum(self.bounds, wanted))
+        if not fine[i]:
+            return
+        tied = self.times.at(i, least=least)
+        gain, cost = tied.effective(np.zeros(tied.open.shape, dtype=np.intp))
+        found = relax(tied, gain, cost, tolerance=_FINE_TOLERANCE, level=True, stop=self.effort.over)
+        if math.isfinite(found.bound):
+            every = self.times.bounds(found.prices, least, level=True)
+            self.bounds = np.minimum(self.bounds, np.maximum(every, wanted))
+            self.bounds[i] = min(self.bounds[i], max(found.bound, wanted))
+        end.tied, end.relaxed, end.asked = tied, found, wanted
+        if self.bounds[i] > wanted:
+            self._offer(i, end, self._round(tied, found))
 
     def _enough_here(self) -> float:
         return self.value + max(self.effort.gap, _SURE) * (self.worth if self.best is not None else 0.0)
 
     def _round(self, tied: Tied, relaxed: Relaxed) -> Draft | None:
-        draft = round_off(tied, relaxed)
-        if draft is None or not self.level:
-            return draft
-        return draft.at_level()
+        if not self.level:
+            return round_off(tied, relaxed)
+        # The least utility is nearly the sum of a sharply concave F, for which rounding and exchange are made.
+        scale = max(relaxed.value, 1e-3)
+        sharp = replace(
+            tied,
+            gains=tied.gains / scale,
+            base=tied.base / scale,
+            fairness=Fairness(alpha=_SHARP, least=-_SHARP_LEAST),
+        )
+        prices = replace(relaxed.prices, utility=relaxed.prices.utility * scale)
+        draft = round_off(sharp, replace(relaxed, prices=prices))
+        if draft is None:
+            return None
+        draft = Exchange(draft, math.inf).run(math.inf, self.effort.over)
+        return Draft(tied, relaxed.prices, draft.chosen, draft.level).at_level()
 
     def _offer(self, i: int, end: _End, draft: Draft | None) -> None:
         if draft is None:
@@ -266,11 +399,12 @@ class _Race:
         """Return the work of `_solve_linear`; infinite if it does not apply."""
         times = self.times
         plain = len(times.gains) == 1 and len(times.fixed) == 1 and self.least is None and not self.level
+        plain &= times.sleepers is None and not times.problem.costs.price_weight
         limited = times.low.any() or (times.high < times.usable_slots).any() or times.recalled.any()
         if times.fairness.alpha != 1.0 or not plain or limited:
             return math.inf
         slots, places = times.gains.shape[2], times.parallel
-        return float(slots) * places * slots * places
+        return float(slots * places) ** 2
 
     def _solve_linear(self) -> None:
         """Bound all end times by dynamic programmes for alpha = 1: n slots are worth n less the kg of their clients.
@@ -290,7 +424,7 @@ class _Race:
         for weight in _LINEAR_WEIGHTS if paid else (math.inf,):
             least, choices = self._least(*((1.0, 1.0) if math.isinf(weight) else (1.0 + weight, weight)))
             ways.append((weight, choices))
-            for i in alive:
+            for i in alive.tolist():
                 room, own = float(times.room[i, 0]), least[int(times.before[i])]
                 full = np.full(size, np.inf)
                 full[: len(own)] = own
@@ -299,7 +433,7 @@ class _Race:
                     tops[i] = np.minimum(tops[i], np.where(full <= room, counts - kg, -np.inf))
                 else:
                     tops[i] = np.minimum(tops[i], counts + weight * room - full)
-        for i in alive:
+        for i in alive.tolist():
             total = float(times.fairness.of(times.base[i]).sum()) + float(tops[i].max())
             self.bounds[i] = min(self.bounds[i], total + 1e-12 * max(abs(total), 1.0))
         i = int(max(alive, key=lambda k: self.bounds[k]))
@@ -357,13 +491,23 @@ class _Race:
         tied, prices = end.tied, end.relaxed.prices
         slack = max(self.effort.gap, _SURE) * self.worth / 2 if self.best is not None else 1e-9
         above = self.value + slack if self.best is not None else -math.inf
-        fixed = self.best is not None and not self.level and not self.effort.milp
+        asleep = tied.sleepers is not None
+        if asleep and tied.open.size > _MOST_ASLEEP and self.best is not None and not self.effort.milp:
+            return
+        fixed = self.best is not None and not self.level and not self.effort.milp and not asleep
         kept = Kept(tied, prices if fixed else None, above)
         core = Core(tied, kept, aim="level" if self.level else "value")
         draft, bound = core.solve(end.draft, prices, slack=slack, deadline=self.effort.deadline, stop=self.effort.over)
         if draft is not None and draft.allowed:
             self._offer(i, end, draft)
-        self.bounds[i] = min(self.bounds[i], max(bound, above if fixed else -math.inf))
+        if fixed:
+            end.asked = above
+        self.bounds[i] = min(self.bounds[i], max(bound, end.asked))
+
+
+def _first_levels(tied: Tied) -> np.ndarray:
+    """Return the first usable level of every client-slot [client, slot]."""
+    return np.asarray(tied.usable.argmax(axis=0))
 
 
 def _found(times: EndTimes, race: _Race, level: float | None, level_bound: float | None) -> Found:
@@ -373,6 +517,8 @@ def _found(times: EndTimes, race: _Race, level: float | None, level_bound: float
     stage = Stage.at(groups, int(times.ends[i]))
     clients = len(draft.u)
     bound = max(float(race.bounds.max()), draft.value)
+    if bound - draft.value <= _NO_GAP * max(abs(draft.value), clients):
+        bound = draft.value  # bounds are differences of numbers of this size
     total = times.slope * draft.value + clients * times.shift
     upper = times.slope * bound + clients * times.shift
     if level is not None and level_bound is not None:
@@ -390,7 +536,7 @@ def _found(times: EndTimes, race: _Race, level: float | None, level_bound: float
 def _with_level(times: EndTimes, race: _Race, upper: float, total: float, level: float, bound: float) -> float:
     """Return the bound raised so that the gap is at least that of the level, which comes first."""
     assert race.best is not None
-    if bound <= level * (1 + 1e-9):
+    if bound - level <= _SAME_LEVEL * max(level, 1.0):
         return upper
     tied = race.ends[race.best[0]].tied
     alone = times.slope * float(tied.fairness.of(tied.base).sum()) + len(tied.base) * times.shift

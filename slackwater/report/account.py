@@ -16,6 +16,7 @@ from slackwater.errors import ScenarioError, SlackwaterError
 from slackwater.ledger.queries import LAST_SLOT, Cell, LedgerQueries, one_moment
 from slackwater.ledger.run import FILE
 from slackwater.ledger.schema import RunKind, connect, kind_of_old
+from slackwater.ledger.score import MetricLabel, label_of
 from slackwater.planning.plan import Plan
 from slackwater.planning.storage import plan_from_dict
 
@@ -107,8 +108,12 @@ class Snapshot(LedgerQueries):
         rounds = [len(json.loads(text)) for (text,) in self._rows("SELECT participants FROM rounds")]
         return len(rounds), sum(rounds)
 
-    def accuracy(self) -> float | None:
-        """Return the accuracy on the global test set, of the averaged model if there is one; None if never evaluated."""
+    def metric(self) -> MetricLabel:
+        """Return what the scores measure."""
+        return label_of(self.task.get("metric") or self.journal.get("metric"))
+
+    def score(self) -> float | None:
+        """Return the score on the global test set, of the averaged model if there is one; None if never evaluated."""
         query = (
             "SELECT accuracy FROM evaluations WHERE client = '' AND data = 'test' AND accuracy IS NOT NULL "
             "ORDER BY slot DESC, model = 'averaged' DESC LIMIT 1"

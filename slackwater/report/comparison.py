@@ -244,7 +244,7 @@ class SameBudget:
     kg: float | None
     rounds: int
     client_rounds: int
-    accuracy: float | None
+    score: float | None
     basis: str
 
 
@@ -302,20 +302,20 @@ def same_budget_without_slack(run: Snapshot) -> SameBudget:
                     kg=other.spent_kg,
                     rounds=rounds,
                     client_rounds=client_rounds,
-                    accuracy=other.accuracy(),
+                    score=other.score(),
                     basis=basis,
                 )
         except SlackwaterError as error:
-            return SameBudget(kg=None, rounds=0, client_rounds=0, accuracy=None, basis=str(error))
+            return SameBudget(kg=None, rounds=0, client_rounds=0, score=None, basis=str(error))
     try:
         plan = no_slack_plan(run.plan.problem)
     except InfeasibleError as error:
-        return SameBudget(kg=None, rounds=0, client_rounds=0, accuracy=None, basis=str(error))
+        return SameBudget(kg=None, rounds=0, client_rounds=0, score=None, basis=str(error))
     return SameBudget(
         kg=plan.emissions_kg,
         rounds=plan.problem.rounds,
         client_rounds=int(plan.slots_per_client.sum()),
-        accuracy=None,
+        score=None,
         basis="planned, not trained; limited by the plan's intensity data",
     )
 

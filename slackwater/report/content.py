@@ -106,9 +106,9 @@ def _glance(statement: Statement, kg: Kilograms) -> Figures:
     if statement.figures.money is not None:
         note = "at the scenario's prices, for all energy in the ledger"
         items.append(Figure("Electricity", f"{statement.figures.money:,.2f}", str(statement.figures.currency), note))
-    if run.accuracy is not None:
+    if run.score is not None:
         note = f"on the test set; {run.client_rounds:,} client-rounds in {run.rounds:,} rounds"
-        items.append(Figure("Accuracy", style.percent(run.accuracy), "", note))
+        items.append(Figure(run.metric.title, style.score(run.metric, run.score), "", note))
     return Figures(tuple(items))
 
 

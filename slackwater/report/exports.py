@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from slackwater.charts.style import printable
 from slackwater.ledger.queries import Work
 from slackwater.ledger.schema import KINDS
 from slackwater.report.account import SERVER, snapshot
@@ -158,5 +159,4 @@ def model_card(statement: Statement) -> str:
 
 def _quoted(text: str) -> str:
     """Return a YAML string. JSON escapes as YAML does except beyond 16 bits, so those characters stay as they are."""
-    clean = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return json.dumps(clean, ensure_ascii=False)
+    return json.dumps(printable(text), ensure_ascii=False)

@@ -10,9 +10,11 @@ from typing import Any
 
 from slackwater import time_source
 from slackwater._version import __version__
+from slackwater.charts import notebook
 from slackwater.intensity.traces import Provenance
 from slackwater.ledger.queries import Cell, Figures, Work
-from slackwater.ledger.schema import KINDS, RunKind
+from slackwater.ledger.schema import KINDS, RunKind, task_name
+from slackwater.ledger.score import ACCURACY, MetricLabel
 from slackwater.planning.plan import Plan
 from slackwater.report import standards
 from slackwater.report.account import Account, ReportSettings, Snapshot, account, snapshot
@@ -46,8 +48,9 @@ class RunFacts:
     task: str
     aggregator: str
     seed: str
-    accuracy: float | None
-    """On the global test set."""
+    score: float | None
+    """On the global test set, by `metric`."""
+    metric: MetricLabel
     rounds: int
     client_rounds: int
     first_slot: str
@@ -122,6 +125,39 @@ class Statement:
         """Show the run and its emissions on one line."""
         return f"Statement({self.run.kind} run {self.run.folder!r}, {self.run.status}: {self.account.total_kg:.4g} kg)"
 
+    def _repr_html_(self) -> str:
+        """Show a notebook the emissions, what they are, and their share by client."""
+        total, run = self.account.total_kg, self.run
+        budget = "" if run.budget_kg is None else f" of the budget of {run.budget_kg:.4g} kg"
+        reached = "" if run.score is None else f"{run.metric.title} {run.metric.text(run.score)} on the test set."
+        head = notebook.paragraph(
+            f"{KINDS[run.kind].emitted} {total:.6g} kg CO2e{budget} in {run.rounds} rounds.",
+            reached,
+            KINDS[run.kind].sentence,
+        )
+        rows = [
+            (
+                group.key[0] or "server",
+                f"{group.kg:.6g}",
+                f"{group.energy_kwh:.4g}",
+                f"{100 * group.kg / total:.1f}" if total else "",
+            )
+            for group in self.account.by_client.groups
+        ]
+        return head + notebook.table("client|>kg CO2e|>kWh|>% of all", rows)
+
+    def to_frame(self) -> Any:
+        """Return kg, kWh and lines of the ledger by client, as a data frame of pandas, else of polars."""
+        groups = self.account.by_client.groups
+        return notebook.as_frame(
+            {
+                "client": [group.key[0] or "server" for group in groups],
+                "kg": [group.kg for group in groups],
+                "kwh": [group.energy_kwh for group in groups],
+                "lines": [group.lines for group in groups],
+            }
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the statement in plain types for JSON."""
         sections = (
@@ -129,6 +165,8 @@ class Statement:
         )  # fmt: skip
         found: dict[str, Any] = {"kind": self.run.kind, "about": KINDS[self.run.kind].sentence}
         found |= {name: asdict(getattr(self, name)) for name in sections}
+        for name, score in (("run", self.run.score), ("same_budget", self.same_budget.score)):
+            found[name] |= self.run.metric.scored(score)
         found["figures"] = self.figures.to_dict()
         found["settings"]["prepared_on"] = self.preparation.prepared_on
         found["slackwater"] = __version__
@@ -163,14 +201,15 @@ def _statement(run: Snapshot, settings: ReportSettings) -> Statement:
     cells, work = run.cells(), tuple(run.work())
     found = account(run, cells)
     rounds, client_rounds = run.rounds_done()
-    accuracy = run.accuracy()
+    reached = run.score()
+    accuracy = reached if run.metric() == ACCURACY else None
     in_force = run.in_force(run.plan, done=run.status == "done", spent_kg=run.spent_kg)
     figures = run.figures(in_force)
     units = standards.functional_units(settings, rounds=rounds, client_rounds=client_rounds, accuracy=accuracy)
     annual = annual_average(run.plan, _energy_by_zone(cells), found.kg_without_energy, settings.data)
     score = standards.sci(run.plan, work, found.total_kg, found.energy_kwh, units, settings)
     return Statement(
-        run=_facts(run, rounds, client_rounds, accuracy),
+        run=_facts(run, rounds, client_rounds, reached),
         preparation=_preparation(run, settings),
         figures=figures,
         account=found,
@@ -212,7 +251,7 @@ def _energy_by_zone(cells: list[Cell]) -> dict[str, float]:
     return {zone: math.fsum(part) for zone, part in zones.items()}
 
 
-def _facts(run: Snapshot, rounds: int, client_rounds: int, accuracy: float | None) -> RunFacts:
+def _facts(run: Snapshot, rounds: int, client_rounds: int, score: float | None) -> RunFacts:
     plan, problem = run.plan, run.plan.problem
     return RunFacts(
         kind=run.kind,
@@ -222,10 +261,11 @@ def _facts(run: Snapshot, rounds: int, client_rounds: int, accuracy: float | Non
         status=run.status,
         budget_kg=run.budget_kg,
         slackwater=str(run.versions.get("slackwater", "unknown")),
-        task=str(run.task.get("name", "unknown")),
+        task=task_name(run.task),
         aggregator=str(run.settings.get("aggregator", "unknown")),
         seed=str(run.settings.get("seed", "unknown")),
-        accuracy=accuracy,
+        score=score,
+        metric=run.metric(),
         rounds=rounds,
         client_rounds=client_rounds,
         first_slot=iso(problem.first_slot),

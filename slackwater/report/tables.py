@@ -7,6 +7,7 @@ from typing import Any
 
 from slackwater.charts import style
 from slackwater.ledger.schema import KINDS
+from slackwater.ledger.score import MetricLabel
 from slackwater.planning.plan import Plan
 from slackwater.report.account import CAUSES, SERVER, Group, share_of
 from slackwater.report.blocks import Block, Kilograms, Table, percent_change
@@ -228,7 +229,14 @@ def comparison(statement: Statement, kg: Kilograms) -> Table:
         statement.account.total_kg, statement.same_work, statement.annual, statement.same_budget,
     )  # fmt: skip
     rows = [
-        ("this run", kg(total), "", f"{statement.run.client_rounds:,}", _accuracy(statement.run.accuracy), "the ledger")
+        (
+            "this run",
+            kg(total),
+            "",
+            f"{statement.run.client_rounds:,}",
+            _score(statement.run.metric, statement.run.score),
+            "the ledger",
+        )
     ]
     rows.append(
         (
@@ -246,14 +254,14 @@ def comparison(statement: Statement, kg: Kilograms) -> Table:
             _kg(budget.kg, kg),
             "",
             f"{budget.client_rounds:,}" if budget.kg is not None else "",
-            _accuracy(budget.accuracy),
+            _score(statement.run.metric, budget.score),
             f"All clients in every slot until the budget is spent; {budget.basis}.",
         )
     )
     rows.append(
         ("at annual averages", _kg(annual.kg, kg), _saved(total, annual.kg), "", "", f"Same energy; {annual.basis}.")
     )
-    return _table("", "|>kg CO2e|>this run against it|>client-rounds|>accuracy|how", rows)
+    return _table("", f"|>kg CO2e|>this run against it|>client-rounds|>{statement.run.metric.name}|how", rows)
 
 
 def bridge(statement: Statement, kg: Kilograms) -> Table:
@@ -482,8 +490,8 @@ def _saved(total: float, other: float | None) -> str:
     return percent_change(total, other) if other else ""
 
 
-def _accuracy(value: float | None) -> str:
-    return "" if value is None else style.percent(value)
+def _score(metric: MetricLabel, value: float | None) -> str:
+    return "" if value is None else style.score(metric, value)
 
 
 def _hours(filled: Sequence[str]) -> str:

@@ -17,19 +17,23 @@ if TYPE_CHECKING:
         register_aggregator,
     )
     from slackwater.training.loop import Progress, Result, TrainingDiverged, TrainingStopped, baseline, resume, train
-    from slackwater.training.task import Samples, Task
+    from slackwater.training.scoring import Metric
+    from slackwater.training.task import LocalStep, Samples, Task
 
 _HOME = {
     "aggregators": (
         "Aggregate", "Aggregator", "Participation", "aggregator_names", "make_aggregator", "register_aggregator",
     ),
     "loop": ("Progress", "Result", "TrainingDiverged", "TrainingStopped", "baseline", "resume", "train"),
-    "task": ("Samples", "Task"),
+    "scoring": ("Metric",),
+    "task": ("LocalStep", "Samples", "Task"),
     "tasks": ("tasks",),
 }  # fmt: skip
 __all__ = [
     "Aggregate",
     "Aggregator",
+    "LocalStep",
+    "Metric",
     "Participation",
     "Progress",
     "Result",

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from slackwater.training.global_model import Update
-from slackwater.training.task import FlatModel, ModelMaker, Samples, Task
+from slackwater.training.scoring import Scorer
+from slackwater.training.task import Data, FlatModel, LocalStep, ModelMaker, Task
 
 BATCHES, DEVICES, MODEL = 0, 1, 2  # one random stream for each purpose
 
@@ -79,33 +80,49 @@ def _all_batches(samples: int, work: LocalWork, seed: int) -> list[Tensor | None
 
 
 def train_locally(
-    model: FlatModel, start: Tensor, buffers: Mapping[str, Tensor], samples: Samples, task: Task, work: LocalWork,
-    seed: int,
+    model: FlatModel, start: Tensor, buffers: Mapping[str, Tensor], samples: Data, task: Task, work: LocalWork,
+    seed: int, out_of_time: Callable[[], bool] | None = None,
 ) -> LocalUpdate:  # fmt: skip
-    """Train from the global model on one client's samples; `model` is the workspace."""
+    """Train from the global model on one client's samples; `model` is the workspace.
+
+    `out_of_time` is asked before each step but the first; a client whose slot ends sends the model so far.
+    """
     model.load(start, buffers)
     model.module.train()
     device = start.device
     loss_sum = torch.zeros((), device=device)
     keep = 1.0 - work.lr * work.weight_decay
     plan = batches(len(samples), work, stream(seed, BATCHES))
+    optimiser = None if task.optimiser is None else task.optimiser(model.parameters, work.lr)
+    began = tuple(p.detach().clone() for p in model.parameters) if task.step is not None else ()
+    done = 0
     for chosen in plan:
-        if chosen is None:
-            x, y = samples.x, samples.y
-        else:
-            index = chosen.to(samples.x.device, non_blocking=True)
-            x, y = samples.x[index], samples.y[index]
-        loss = task.loss(model.module(model.inputs(x.to(device, non_blocking=True))), y.to(device, non_blocking=True))
+        if done and out_of_time is not None and out_of_time():
+            break
+        x, y = samples.take(slice(None) if chosen is None else chosen)
+        x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+        step = LocalStep(module=model.module, x=x, y=y, start=began, number=done)
+        loss = task.training_loss(step, model.inputs(x))
         gradients = torch.autograd.grad(loss, model.parameters, allow_unused=True)
+        done += 1
+        if optimiser is not None:
+            for parameter, gradient in zip(model.parameters, gradients, strict=True):
+                parameter.grad = gradient
+            optimiser.step()
+            loss_sum += loss.detach()
+            continue
         with torch.no_grad():
             # theta <- theta - lr (gradient + weight_decay theta): the decay in one pass, then the gradients.
             model.vector.mul_(keep)
             used = [(p, g) for p, g in zip(model.parameters, gradients, strict=True) if g is not None]
             torch._foreach_add_([p for p, _ in used], [g for _, g in used], alpha=-work.lr)
             loss_sum += loss.detach()
+    if optimiser is not None:
+        for parameter in model.parameters:
+            parameter.grad = None
     with torch.no_grad():
         update = start - model.vector
-        mean = float(loss_sum) / max(1, len(plan))  # the only wait for the device
+        mean = float(loss_sum) / max(1, done)  # the only wait for the device
         finite = bool(np.isfinite(mean)) and bool(torch.isfinite(update).all())
     return LocalUpdate(update=update, buffers=model.copy_buffers(), loss=mean, finite=finite)
 
@@ -115,7 +132,7 @@ class Job:
     """One client's, or one device's, local training."""
 
     client: int
-    samples: Samples
+    samples: Data
     seed: int
     share: float = 1.0  # of the local steps at full power
 
@@ -214,11 +231,11 @@ def share(need: Need, probed: int, held: int, work: LocalWork) -> float:
     return _UNITS[need] * probed / (_TRAINING_UNITS * trained)
 
 
-def probe(model: FlatModel, samples: Samples, task: Task, need: Need) -> Probe:
+def probe(model: FlatModel, samples: Data, task: Task, need: Need) -> Probe:
     """Probe the model as it is loaded; its mode and its parameters do not change."""
     device, training = model.vector.device, model.module.training
     model.module.eval()
-    x, y = samples.x.to(device), samples.y.to(device)
+    x, y = (part.to(device) for part in samples.take(slice(None)))
     try:
         with torch.set_grad_enabled(need == "gradients"):
             outputs = model.module(model.inputs(x))
@@ -242,34 +259,33 @@ BATCH = 1000  # samples at once, to bound the memory; not tuned
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Accuracy and mean loss on one data set."""
+    """The score by the task's metric, and the mean loss, on one data set."""
 
-    accuracy: float
+    value: float  # NaN where the metric does not exist, such as AUROC of one class
     loss: float
     samples: int
 
 
-def evaluate(model: FlatModel, samples: Samples, task: Task) -> Score:
-    """Return accuracy and loss of one pass over the samples, with one wait for the device at the end."""
+def evaluate(model: FlatModel, samples: Data, task: Task) -> Score:
+    """Return score and loss of one pass over the samples, with one wait for the device at the end."""
     device = model.vector.device
     training = model.module.training
     model.module.eval()
-    correct = torch.zeros((), dtype=torch.int64, device=device)
+    scorer = Scorer(task.scored_by, task.loss, device)
     loss = torch.zeros((), dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
     try:
         with torch.inference_mode():
             for first in range(0, len(samples), BATCH):
-                x = samples.x[first : first + BATCH].to(device, non_blocking=True)
-                y = samples.y[first : first + BATCH].to(device, non_blocking=True)
+                x, y = (part.to(device, non_blocking=True) for part in samples.take(slice(first, first + BATCH)))
                 outputs = model.module(model.inputs(x))
                 loss += task.loss(outputs, y) * len(x)
-                correct += task.correct(outputs, y)
+                scorer.add(outputs, y)
     finally:
         model.module.train(training)
-    count = max(1, len(samples))
-    return Score(accuracy=int(correct) / count, loss=float(loss) / count, samples=len(samples))
+    mean = float(loss) / max(1, len(samples))
+    return Score(value=scorer.value(mean), loss=mean, samples=len(samples))
 
 
-def evaluate_each(model: FlatModel, parts: Sequence[Samples], task: Task) -> tuple[Score, ...]:
+def evaluate_each(model: FlatModel, parts: Sequence[Data], task: Task) -> tuple[Score, ...]:
     """Return the score on each part: every client's test data, or its training data for the F_c of equation (1)."""
     return tuple(evaluate(model, samples, task) for samples in parts)

@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +19,10 @@ from torch import Tensor
 
 from slackwater import time_source
 from slackwater.errors import ScenarioError, SlackwaterError
+from slackwater.lazy import Viewed
 from slackwater.ledger.run import EvaluationRecord, RoundRecord, Run
 from slackwater.ledger.schema import KINDS, RunKind, damage
+from slackwater.ledger.score import ACCURACY, MetricLabel
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
 from slackwater.planning.schedule import no_slack_plan
@@ -42,8 +44,9 @@ from slackwater.training.local import (
     stream,
 )
 from slackwater.training.process import save_model, stopping, threads
+from slackwater.training.progress_bar import ProgressBar
 from slackwater.training.schedule_source import ByPlan, ScheduledRound, ScheduleSource, TrainingState
-from slackwater.training.settings import EVAL_EVERY, Settings, check, described, notes_of, plan_of, rebuilt
+from slackwater.training.settings import EVAL_EVERY, Settings, check, check_model, described, notes_of, plan_of, rebuilt
 from slackwater.training.task import ModelMaker, Samples, Task, average_buffers
 from slackwater.units import iso
 
@@ -56,22 +59,26 @@ class Progress:
     rounds: int
     """Slots with participants in the whole plan."""
     budget_kg: float
+    metric: MetricLabel = ACCURACY
+    """What the rounds' scores measure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Result:
-    """A trained model, its accuracy and its emissions."""
+class Result(Viewed):
+    """A trained model, its score and its emissions."""
 
-    accuracy: float
-    """On the global test set; of the averaged model with averaging."""
+    score: float
+    """By the task's metric, on the global test set; of the averaged model with averaging."""
+    metric: MetricLabel = ACCURACY
+    """Name, direction and unit of the scores."""
     test_loss: float
     loss: float | None
     """F of equation (1): the mean over clients of their mean training loss; None if it was not requested."""
-    client_accuracy: Mapping[str, float]
+    client_scores: Mapping[str, float]
     """On each client's own distribution; empty if the task has no test data by client."""
-    worst_client_accuracy: float | None
-    last_accuracy: float
-    """Of the last global model; the same as `accuracy` without averaging."""
+    worst_client_score: float | None
+    last_score: float
+    """Of the last global model; the same as `score` without averaging."""
     kind: RunKind
     """Kind of run. Training here is simulated: its kg are what it would have emitted."""
     emissions_kg: float
@@ -89,10 +96,38 @@ class Result:
     """Wall time of the rounds, over all sessions."""
     folder: Path | None
 
+    @property
+    def accuracy(self) -> float:
+        """Return the score if the metric is accuracy; raise for any other metric."""
+        self._check_accuracy("score")
+        return self.score
+
+    @property
+    def client_accuracy(self) -> Mapping[str, float]:
+        """Return the scores by client if the metric is accuracy."""
+        self._check_accuracy("client_scores")
+        return self.client_scores
+
+    @property
+    def worst_client_accuracy(self) -> float | None:
+        """Return the worst client's score if the metric is accuracy."""
+        self._check_accuracy("worst_client_score")
+        return self.worst_client_score
+
+    @property
+    def last_accuracy(self) -> float:
+        """Return the last model's score if the metric is accuracy."""
+        self._check_accuracy("last_score")
+        return self.last_score
+
+    def _check_accuracy(self, instead: str) -> None:
+        if self.metric != ACCURACY:
+            raise ScenarioError(f"This run measures {self.metric.name}, not accuracy: read result.{instead}.")
+
     def __repr__(self) -> str:
-        """Show accuracy, rounds and emissions on one line."""
+        """Show score, rounds and emissions on one line."""
         return (
-            f"Result(accuracy {self.accuracy:.4g} after {len(self.history)} rounds, {self.emissions_kg:.4g} of "
+            f"Result({self.metric.name} {self.score:.4g} after {len(self.history)} rounds, {self.emissions_kg:.4g} of "
             f"{self.budget_kg:.4g} kg, {self.kind}, folder={None if self.folder is None else str(self.folder)!r})"
         )
 
@@ -112,7 +147,7 @@ class TrainingDiverged(SlackwaterError):
 
 
 class EventFile:
-    """A progress callback that writes loss, accuracy, kg and participants of each round, by slot."""
+    """A progress callback that writes loss, score, kg and participants of each round, by slot."""
 
     def __init__(self, folder: Path, *, kind: RunKind, then: Callable[[Progress], None] | None = None) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -128,7 +163,7 @@ class EventFile:
         values = {"loss": done.loss, self._kg: done.spent_kg, "participants": len(done.participants)}
         values["update_norm"] = done.update_norm
         if done.accuracy is not None and done.test_loss is not None:
-            values |= {"test/accuracy": done.accuracy, "test/loss": done.test_loss}
+            values |= {f"test/{progress.metric.name}": done.accuracy, "test/loss": done.test_loss}
         values |= {f"client_loss/{name}": loss for name, loss in done.losses.items()}
         for tag, value in values.items():
             self._writer.add_scalar(tag, value, done.slot, walltime=at)
@@ -157,8 +192,8 @@ class Training:
         self.stop = threading.Event()  # set it to stop after the clients that are training
         self.names = [str(name) for name in self.problem.fleet.names]
         self.device = torch.device(settings.device)
-        self.data = [self._on_device(samples) for samples in task.clients]
-        self.regions = [[self._on_device(samples) for samples in region] for region in task.devices]
+        self.data = [samples.on(self.device) for samples in task.clients]
+        self.regions = [[samples.on(self.device) for samples in region] for region in task.devices]
 
         maker = ModelMaker(task, seed=settings.seed, device=self.device)
         self.workers = Workers(task, maker, settings.work, threads=settings.threads, device=self.device)
@@ -219,13 +254,17 @@ class Training:
                 update_norm=step.update_norm,
                 spent_kg=self.run_file.ledger.spent_kg(through=slot),  # a later slot may be charged before a stop
                 seconds=time.perf_counter() - began,
-                accuracy=None if score is None else score.accuracy,
+                accuracy=None if score is None else _known(score.value),
                 test_loss=None if score is None else score.loss,
                 work=self._work_done(due),
             )
             self._keep(done, score, warnings)
             if progress is not None:
-                progress(Progress(done=done, rounds=self.schedule.rounds, budget_kg=self.problem.budget_kg))
+                progress(
+                    Progress(
+                        done=done, rounds=self.schedule.rounds, budget_kg=self.problem.budget_kg, metric=self.task.label
+                    )
+                )
         self._charge(None)  # idle draw up to the end, if the last slots have no participants
         self._score_last_round()
 
@@ -241,7 +280,7 @@ class Training:
             losses = evaluate_each(self.workspace, self.task.clients, self.task) if self.settings.training_loss else ()
 
         def record(client: str, found: Score, data: Literal["test", "train"]) -> EvaluationRecord:
-            return EvaluationRecord(slot=last_slot, model=name, client=client, data=data, **asdict(found))
+            return _evaluation(last_slot, name, client, data, found)
 
         records = [record("", score, "test")]
         records += [record(client, found, "test") for client, found in zip(self.names, own, strict=False)]
@@ -250,10 +289,10 @@ class Training:
             self.run_file.record_evaluation(*records)
             self.run_file.set_status("done")
         return Result(
-            accuracy=score.accuracy, test_loss=score.loss,
+            score=score.value, metric=self.task.label, test_loss=score.loss,
             loss=sum(s.loss for s in losses) / len(losses) if losses else None,
-            client_accuracy={client: s.accuracy for client, s in zip(self.names, own, strict=False)},
-            worst_client_accuracy=min((s.accuracy for s in own), default=None), last_accuracy=last.accuracy,
+            client_scores={client: s.value for client, s in zip(self.names, own, strict=False)},
+            worst_client_score=self.task.label.worst(s.value for s in own), last_score=last.value,
             kind=self.run_file.kind, emissions_kg=self.run_file.ledger.spent_kg(), budget_kg=self.problem.budget_kg,
             history=tuple(self.history),
             never=tuple(self.names[client] for client in self.schedule.never(self.history)), notes=self.notes,
@@ -303,8 +342,8 @@ class Training:
             for client, count in samples.items():
                 held = self.data[client]
                 draw = torch.Generator().manual_seed(stream(self.settings.seed, client, slot, _PROBES))
-                index = torch.randperm(len(held), generator=draw)[:count].to(held.x.device)
-                found[client] = probe(self.workspace, Samples(x=held.x[index], y=held.y[index]), self.task, need)
+                x, y = held.take(torch.randperm(len(held), generator=draw)[:count])
+                found[client] = probe(self.workspace, Samples(x=x, y=y), self.task, need)
         return found
 
     def _is_due(self, number: int) -> bool:
@@ -318,22 +357,21 @@ class Training:
 
     def _score_last_round(self) -> None:
         """Evaluate the last round, if it was not known to be the last."""
-        if self.history and self.history[-1].accuracy is None:
+        if self.history and self.history[-1].test_loss is None:
             done, score = self.history[-1], self._score(self.model.theta)
             with self.run_file.transaction():
-                self.run_file.set_score(done.slot, score.accuracy, score.loss)
+                self.run_file.set_score(done.slot, _known(score.value), score.loss)
                 self._record_score(done.slot, score)
-            self.history[-1] = replace(done, accuracy=score.accuracy, test_loss=score.loss)
+            self.history[-1] = replace(done, accuracy=_known(score.value), test_loss=score.loss)
 
     def _last_score(self) -> Score:
         done = self.history[-1] if self.history else None
         if done is None or done.accuracy is None or done.test_loss is None:
             return self._score(self.model.theta)
-        return Score(accuracy=done.accuracy, loss=done.test_loss, samples=len(self.task.test))
+        return Score(value=done.accuracy, loss=done.test_loss, samples=len(self.task.test))
 
     def _record_score(self, slot: int, score: Score) -> None:
-        record = EvaluationRecord(slot=slot, model="last", client="", data="test", **asdict(score))
-        self.run_file.record_evaluation(record)
+        self.run_file.record_evaluation(_evaluation(slot, "last", "", "test", score))
 
     def _keep(self, done: RoundRecord, score: Score | None, warnings: list[str]) -> None:
         with self.run_file.transaction():
@@ -348,9 +386,6 @@ class Training:
 
     def _save(self, slot: int | None) -> None:
         self.checkpoint.save(slot, self.model.tensors() | {"guide": self.schedule.state()})
-
-    def _on_device(self, samples: Samples) -> Samples:
-        return Samples(x=samples.x.to(self.device), y=samples.y.to(self.device))
 
     def _diverged(self, number: int, slot: int, client: int | None) -> TrainingDiverged:
         who = "The global model" if client is None else f"The loss of client {self.names[client]!r}"
@@ -368,6 +403,20 @@ class Training:
         )
 
 
+def _known(value: float) -> float | None:
+    """Return a score as the run's file holds it: None where the metric does not exist."""
+    return None if math.isnan(value) else value
+
+
+def _evaluation(
+    slot: int, model: Literal["last", "averaged"], client: str, data: Literal["test", "train"], score: Score
+) -> EvaluationRecord:
+    return EvaluationRecord(
+        slot=slot, model=model, client=client, data=data, accuracy=_known(score.value), loss=score.loss,
+        samples=score.samples,
+    )  # fmt: skip
+
+
 def _mean(sent: list[LocalUpdate]) -> LocalUpdate:
     if len(sent) == 1:
         return sent[0]
@@ -383,6 +432,18 @@ def _mean(sent: list[LocalUpdate]) -> LocalUpdate:
 
 
 MODEL = "model.pt"
+
+
+def _bar(cleanup: contextlib.ExitStack) -> Callback:
+    """Return a callback that moves a progress bar."""
+    bar = ProgressBar("train")
+    cleanup.callback(bar.close)
+
+    def show(now: Progress) -> None:
+        score = "" if now.done.accuracy is None else f", {now.metric.name} {now.metric.text(now.done.accuracy, 1)}"
+        bar.step(f"{now.done.spent_kg:.3f} of {now.budget_kg:.4g} kg, loss {now.done.loss:.3f}{score}", now.rounds)
+
+    return show
 
 
 def train(
@@ -407,10 +468,10 @@ def train(
     device_kwh: float | None = None,
     device: str = "cpu",
     threads: int | None = None,
-    progress: Callback | None = None,
+    progress: Callback | bool | None = None,
     tensorboard: bool = False,
 ) -> Result:
-    """Train a task by a plan (Algorithm 1), and return the model, its accuracy and its emissions.
+    """Train a task by a plan (Algorithm 1), and return the model, its score and its emissions.
 
     The same plan, task and settings give the same bits on the same machine.
 
@@ -421,7 +482,7 @@ def train(
         local_steps: SGD steps of a client in a round, each on `batch_size` samples with the learning rate `lr`.
         out: New folder for `run.db` (ledger and rounds), `state/` (the checkpoint that `resume` reads) and `model.pt`.
         eval_every: Rounds between evaluations; 0 evaluates at the end only.
-        progress: Called after every round.
+        progress: Called after every round; True shows a progress bar.
 
     `slackwater.training.settings.Settings` describes the other settings.
     """
@@ -435,6 +496,7 @@ def train(
     check(plan, task, settings)
     if tensorboard and out is None:
         raise ScenarioError("tensorboard=True needs a folder to write to: name one with --out (out= in Python).")
+    check_model(task, settings)
     run = Run.create(
         out, plan=plan.to_dict(), budget_kg=plan.problem.budget_kg, settings=settings.to_dict(), task=described(task),
         kind="simulated",
@@ -443,7 +505,7 @@ def train(
 
 
 def resume(
-    out: str | Path, *, task: Task | None = None, progress: Callback | None = None, from_last_good: bool = False
+    out: str | Path, *, task: Task | None = None, progress: Callback | bool | None = None, from_last_good: bool = False
 ) -> Result:
     """Continue a run that was killed or stopped, to the same bits; return the result of one that is done.
 
@@ -510,7 +572,7 @@ def carry_out(
     task: Task,
     settings: Settings,
     notes: tuple[str, ...],
-    progress: Callback | None,
+    progress: Callback | bool | None,
 ) -> Result:
     """Train from the state in the run's file to the end of the schedule."""
     with run, damage(run.path, of=(sqlite3.Error,)), threads(settings.threads), contextlib.ExitStack() as cleanup:
@@ -519,6 +581,8 @@ def carry_out(
                 for note in notes:
                     log.warning(note)
                     run.log(note, level="warning")
+            if isinstance(progress, bool):
+                progress = _bar(cleanup) if progress else None
             training = Training(run, schedule, task, settings, notes)
             cleanup.callback(training.workers.close)
             if settings.tensorboard and run.folder is not None:

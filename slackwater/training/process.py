@@ -30,7 +30,7 @@ def threads(count: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopping(
-    stop: threading.Event, *, after: str, signals: Sequence[signal.Signals] = (signal.SIGINT,)
+    stop: threading.Event, *, after: str, signals: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM)
 ) -> Iterator[None]:
     """Stop after the current work on the first signal, and at once on the second."""
     if threading.current_thread() is not threading.main_thread():

@@ -14,6 +14,7 @@ import torch
 from slackwater.errors import MissingExtraError, ScenarioError
 from slackwater.ledger.ledger import OverBudgetError
 from slackwater.ledger.run import Run
+from slackwater.ledger.score import ACCURACY
 from slackwater.planning.exact import BUDGET_ROUNDING
 from slackwater.planning.plan import DEFAULT_AGGREGATOR, Plan
 from slackwater.planning.schedule import too_dear
@@ -21,7 +22,7 @@ from slackwater.planning.storage import plan_from_dict
 from slackwater.training.aggregators import make_aggregator
 from slackwater.training.global_model import IterateAverage, make_server
 from slackwater.training.local import LocalWork
-from slackwater.training.task import Task
+from slackwater.training.task import ModelMaker, Samples, Task
 
 EVAL_EVERY = 10
 
@@ -85,7 +86,7 @@ class Settings:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError) as error:
             raise ScenarioError(
-                f"device {self.device!r} cannot be used: {str(error).splitlines()[0]} Use device='cpu'."
+                f"device {self.device!r} cannot be used ({str(error).splitlines()[0]}). Use device='cpu'."
             ) from None
 
     @property
@@ -164,6 +165,11 @@ def check(plan: Plan, task: Task, settings: Settings) -> None:
             )
 
 
+def check_model(task: Task, settings: Settings) -> None:
+    """Raise if model, loss, metric and data do not fit together, before a run folder exists."""
+    ModelMaker(task, seed=settings.seed, device=torch.device(settings.device))
+
+
 def notes_of(plan: Plan, task: Task, settings: Settings) -> tuple[str, ...]:
     """Return the warnings of a run, logged once at the start and kept in the result."""
     notes, names = [], plan.problem.fleet.names
@@ -187,18 +193,28 @@ def described(task: Task) -> dict[str, Any]:
     """Return the record of a task for the run's file: how it was made, and a fingerprint of its data."""
     digest = hashlib.sha256()
     for samples in task.clients:
-        for tensor in (samples.y, samples.x[:1]):
+        # Of a dataset that is read by the batch only the first sample: the whole would be read before every resume.
+        first = samples.take(slice(0, 1))
+        for tensor in (samples.y if isinstance(samples, Samples) else first[1], first[0]):
             digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return {
         "name": task.name,
         "record": dict(task.record),
         "samples": [len(samples) for samples in task.clients],
         "fingerprint": digest.hexdigest(),
+        **({} if task.label == ACCURACY else {"metric": task.label.to_dict()}),
     }
 
 
-def rebuilt(run: Run, data: str | None = None) -> Task:
-    """Make a built-in or registered task again from its record; `data` is the new place of its files."""
+def rebuilt(run: Run, data: str | None = None, named: str | None = None) -> Task:
+    """Make a task again from its record.
+
+    Args:
+        run: The run.
+        data: The new place of the data set's files.
+        named: The task as the user names it now. Code from a file or module of one's own runs only if it is named, since a
+            run folder may come from somebody else.
+    """
     record: dict[str, Any] = run.task["record"]
     if "task" not in record:
         raise ScenarioError(
@@ -207,6 +223,13 @@ def rebuilt(run: Run, data: str | None = None) -> Task:
         )
     from slackwater.training import tasks
 
+    if named is not None:
+        record = record | {"task": named}
+    elif tasks.is_reference(record["task"]):
+        raise ScenarioError(
+            f"The run in {run.folder} trains the task {record['task']!r}. To run its code again, name it: "
+            f"slackwater resume {run.folder} --task {record['task']}"
+        )
     takes = tasks.option_names(record["task"])
     options = {key: value for key, value in record.items() if key in takes and value is not None}
     if data is not None and "data" in takes:

@@ -1,4 +1,4 @@
-"""A task: the model, the data of each client and the test set. Also a model as one flat vector."""
+"""A task: the model, the data of each client, the test set and the metric. Also a model as one flat vector."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from slackwater.errors import ScenarioError
+from slackwater.ledger.score import MetricLabel
+from slackwater.training import scoring
+from slackwater.training.scoring import Compute, Metric
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -20,8 +27,96 @@ class Samples:
     x: Tensor
     y: Tensor
 
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise ScenarioError(
+                f"There are {len(self.x)} inputs x and {len(self.y)} targets y; give one target for each input."
+            )
+
     def __len__(self) -> int:
         return len(self.x)
+
+    def take(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Return the inputs and targets of some samples."""
+        if isinstance(index, Tensor):
+            index = index.to(self.x.device, non_blocking=True)
+        return self.x[index], self.y[index]
+
+    def on(self, device: torch.device) -> Samples:
+        """Return the samples on a device."""
+        return Samples(x=self.x.to(device), y=self.y.to(device))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DatasetSamples:
+    """A PyTorch dataset that is read by the batch, so that it need not fit into memory."""
+
+    dataset: Any
+    """A map-style dataset: it has a length, and item i is an input and a target."""
+    collate: Callable[[list[Any]], Any]
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def take(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Return the inputs and targets of some samples."""
+        rows = range(len(self))[index] if isinstance(index, slice) else index.tolist()
+        return _pair(self.collate([self.dataset[row] for row in rows]))
+
+    def on(self, device: torch.device) -> DatasetSamples:
+        """Return the same: each batch is moved when it is read."""
+        return self
+
+
+Data = Samples | DatasetSamples
+
+
+def as_samples(data: Any) -> Data:
+    """Return samples from tensors (x, y), from a `Dataset`, or from a `DataLoader`.
+
+    Of a `DataLoader` its dataset and its collate function are used: the run chooses the batches, so that it can be
+    resumed to the same bits. One over an `IterableDataset` is read into memory once.
+    """
+    if isinstance(data, Samples | DatasetSamples):
+        return data
+    if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        return Samples(x=data[0], y=data[1])
+    from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+    if isinstance(data, DataLoader):
+        if not isinstance(data.dataset, IterableDataset):
+            return DatasetSamples(dataset=data.dataset, collate=data.collate_fn)
+        pairs = [_pair(batch) for batch in data]
+        if not pairs:
+            raise ScenarioError("A DataLoader has no batches; give every client data.")
+        return Samples(x=torch.cat([x for x, _ in pairs]), y=torch.cat([y for _, y in pairs]))
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, str | Mapping | Tensor):
+        return DatasetSamples(dataset=data, collate=default_collate)
+    raise ScenarioError(
+        f"The data of a client is {type(data).__name__}; give sw.Samples(x=.., y=..), a pair of tensors, a Dataset with a "
+        "length, or a DataLoader."
+    )
+
+
+def _pair(batch: Any) -> tuple[Tensor, Tensor]:
+    if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
+        return batch[0], batch[1]
+    raise ScenarioError(
+        f"A batch is {type(batch).__name__}, not a pair of tensors: each item of the dataset must be (input, target)."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LocalStep:
+    """One step of local training, as a task's own `step` receives it."""
+
+    module: nn.Module
+    x: Tensor
+    y: Tensor
+    start: tuple[Tensor, ...]
+    """Parameters of the global model from which the client began, in the order of `module.parameters()`."""
+    number: int
+    """Step in this round, counted from 0."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,22 +124,36 @@ class Task:
     """One learning task, split over the clients of a plan, in the plan's order."""
 
     name: str
-    clients: Sequence[Samples]
-    """Training data of each client."""
-    test: Samples
-    """The global test set."""
+    clients: Sequence[Any]
+    """Training data of each client: `Samples`, a pair of tensors (x, y), a `Dataset` or a `DataLoader`."""
+    test: Any
+    """The global test set, in the same forms."""
     model: Callable[[], nn.Module]
     """Returns a new model; the caller has seeded torch's generator."""
     loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy
     """loss(outputs, targets), the mean over the batch."""
-    client_tests: Sequence[Samples] = ()
-    """Test data of each client's own distribution, for accuracy per client; may be empty."""
-    devices: Sequence[Sequence[Samples]] = ()
+    metric: str | Metric | Compute = "accuracy"
+    """Score on the test set: accuracy, auroc, f1, mae, rmse, perplexity, a function of (outputs, targets), or a `Metric`."""
+    optimiser: Callable[..., Optimizer] | None = None
+    """Local optimiser, called with the parameters and the learning rate in each round: `torch.optim.AdamW`. Default: plain
+    SGD with the run's weight decay; an own optimiser has its own."""
+    step: Callable[[LocalStep], Tensor] | None = None
+    """Returns the loss of a local step, which is then differentiated: for a proximal term or a second input. Default: `loss`
+    of the model's outputs."""
+    client_tests: Sequence[Any] = ()
+    """Test data of each client's own distribution, for a score per client; may be empty."""
+    devices: Sequence[Sequence[Any]] = ()
     """Cross-device: the devices of each client, where a client of the plan is a region; may be empty."""
     record: Mapping[str, object] = field(default_factory=dict)
     """How the task was made, for the run's file: data set, partition, seed."""
 
     def __post_init__(self) -> None:
+        put = object.__setattr__
+        for key in ("clients", "client_tests"):
+            put(self, key, tuple(as_samples(data) for data in getattr(self, key)))
+        put(self, "test", as_samples(self.test))
+        put(self, "devices", tuple(tuple(as_samples(data) for data in region) for region in self.devices))
+        _ = self.label  # an unknown metric is an error now
         empty = [i for i, samples in enumerate(self.clients) if len(samples) == 0]
         if empty:
             raise ScenarioError(
@@ -52,10 +161,21 @@ class Task:
                 "Use another seed, a larger beta or fewer clients."
             )
 
-    @staticmethod
-    def correct(outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return how many predictions are right."""
-        return torch.count_nonzero(outputs.argmax(dim=1) == targets)
+    @property
+    def scored_by(self) -> str | Metric:
+        """Return the metric: the key of a known one, or the user's own."""
+        return scoring.resolved(self.metric)
+
+    @property
+    def label(self) -> MetricLabel:
+        """Return name, direction and unit of the metric."""
+        return scoring.label(self.scored_by)
+
+    def training_loss(self, step: LocalStep, inputs: Tensor) -> Tensor:
+        """Return the loss of a local step; `inputs` is x in the model's memory order."""
+        if self.step is not None:
+            return self.step(step)
+        return self.loss(step.module(inputs), step.y)
 
 
 _PIECE = 2**20
@@ -135,7 +255,8 @@ def average_buffers(buffers: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor
 class ModelMaker:
     """Makes flat models of a task with the same initial parameters, and holds what a trial pass showed."""
 
-    def __init__(self, task: Task, *, seed: int, device: torch.device) -> None:
+    def __init__(self, task: Task, *, seed: int, device: torch.device, trial: bool = True) -> None:
+        """Make the model; `trial=False` skips the trial pass, which a server without training data cannot run."""
         with torch.random.fork_rng(devices=[]):  # do not change the user's random state
             torch.manual_seed(seed)
             self._module = task.model()
@@ -145,6 +266,10 @@ class ModelMaker:
         """Whether training draws from PyTorch's global generator, as dropout does: then clients train one by one."""
         self.flops = 0.0
         """Floating-point operations of a step per sample: about three times those of the forward pass."""
+        if not trial:
+            return
+        if isinstance(task.test, Samples):
+            scoring.check_test_set(task.name, task.scored_by, task.test.y)
         with torch.random.fork_rng(devices=[]):
             try:
                 self._try(task)
@@ -161,12 +286,17 @@ class ModelMaker:
 
     def _try(self, task: Task) -> None:
         """Run a forward pass over two samples (one is too few for BatchNorm)."""
-        model, samples = self(), task.clients[0]
-        x, y = samples.x[:2].to(self._device), samples.y[:2].to(self._device)
+        model = self()
+        before = torch.get_rng_state()  # a dataset may draw random numbers too, to augment its images
+        x, y = (part.to(self._device) for part in task.clients[0].take(slice(0, 2)))
         model.module.train(len(x) == 2)
-        before = torch.get_rng_state()
         with _products(model.module) as counted:
-            task.loss(model.module(model.inputs(x)), y)
+            outputs = model.module(model.inputs(x))
+        scoring.check_outputs(task.name, task.scored_by, task.loss, outputs, y)
+        if task.step is not None:
+            began = tuple(p.detach().clone() for p in model.parameters)
+            loss = task.step(LocalStep(module=model.module, x=x, y=y, start=began, number=0))
+            scoring.check_loss(task.name, "step", loss)
         self.random = not torch.equal(before, torch.get_rng_state())
         self.flops = 6.0 * max(sum(counted) / len(x), len(model.vector))
 

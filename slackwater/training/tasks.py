@@ -1,13 +1,16 @@
-"""The built-in tasks and their networks, each by name."""
+"""The built-in tasks and their networks, each by name, and tasks from a file or module of the user's own."""
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -184,6 +187,7 @@ def cifar10(
     return _task("cifar10", images, CIFAR10, clients, partition, beta, seed, model, devices_per_client, data)
 
 
+_imported: dict[str, Callable[..., Task]] = {}  # by absolute reference: the user's code runs once
 _registered: dict[str, Callable[..., Task]] = {f.__name__: f for f in (digits, mnist, fashion_mnist, cifar10)}
 
 
@@ -217,6 +221,95 @@ def make(name: str, **options: object) -> Task:
     return function(**options)
 
 
+def make_for(name: str, names: Sequence[str], *, client: str | None = None, **options: Any) -> Task:
+    """Return a task for the clients of a plan.
+
+    A function of the user's own gets those of `clients`, `names`, `client` and the options that it takes.
+
+    Args:
+        name: A known task, "package.module:function" or "file.py:function".
+        names: The clients' names, in the plan's order.
+        client: The one client whose data is needed, where each site has only its own; "" on a server, which needs none.
+        options: Options of the task, such as `seed`; None: not given.
+    """
+    takes = option_names(name)
+    offered = {"clients": len(names), "names": list(names), "client": client, "seed": options.pop("seed", None)}
+    offered["progress"] = options.pop("progress", None)
+    given = {key: value for key, value in offered.items() if key in takes and value is not None}
+    if not is_reference(name):
+        given["clients"] = len(names)
+    asked = {key: value for key, value in options.items() if value is not None}
+    task = make(name, **given, **asked)
+    if not isinstance(task, Task):
+        raise ScenarioError(f"{name} returns {type(task).__name__}, not a sw.Task.")
+    if is_reference(name):
+        known = {key: value for key, value in given.items() if key in ("clients", "names", "seed")}
+        task = replace(task, record={**task.record, **known, **asked, "task": absolute(name)})
+    return task
+
+
+def is_reference(name: str) -> bool:
+    """Return whether a task is named by the place of its function: "package.module:function" or "file.py:function"."""
+    return ":" in name
+
+
+def absolute(reference: str) -> str:
+    """Return a reference that does not depend on the working directory, as far as it names a file."""
+    place, function = _parts(reference)
+    return f"{Path(place).expanduser().absolute()}:{function}" if place.endswith(".py") else reference
+
+
+def _parts(reference: str) -> tuple[str, str]:
+    place, _, function = reference.rpartition(":")  # a path on Windows has a colon too
+    if not place or not function.isidentifier():
+        raise ScenarioError(
+            f"{reference!r} names no task. Write a file and its function, like hosp.py:make_task, or a module and its "
+            "function, like my_package.tasks:make_task."
+        )
+    return place, function
+
+
+def _import(reference: str) -> Callable[..., Task]:
+    """Import the function that a reference names; this runs the user's code."""
+    place, attribute = _parts(reference)
+    path = Path(place).expanduser().absolute()
+    if place.endswith(".py"):
+        if not path.is_file():
+            raise ScenarioError(f"There is no file {path}, which {reference!r} names.")
+        name, folder = f"_task_{path.stem}", path.parent  # a file called random.py must not replace a module
+    else:
+        name, folder = place, Path.cwd()
+    if str(folder) not in sys.path:  # the module may import its neighbours
+        sys.path.insert(0, str(folder))
+    try:
+        if place.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(name, path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ScenarioError(
+            f"Task {reference!r} cannot be loaded: there is no module {error.name!r}. Install it, or run the command where it is."
+        ) from None
+    except Exception as error:
+        raise ScenarioError(f"Task {reference!r} cannot be loaded: {type(error).__name__}: {error}.") from error
+    if not hasattr(module, attribute):
+        functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise ScenarioError(
+            f"{place} has no {attribute!r}.{did_you_mean(attribute, functions)} Name the function that returns the task."
+        )
+    found = getattr(module, attribute)
+    if isinstance(found, Task):
+        made: Task = found
+        return lambda: made
+    if not callable(found):
+        raise ScenarioError(f"{reference!r} is neither a function that returns a Task, nor a Task.")
+    return found  # type: ignore[no-any-return]
+
+
 def option_names(name: str) -> tuple[str, ...]:
     """Return the options that a task's function names."""
     named = inspect.signature(_find(name)).parameters.values()
@@ -226,6 +319,15 @@ def option_names(name: str) -> tuple[str, ...]:
 def _find(name: str) -> Callable[..., Task]:
     if name in _registered:
         return _registered[name]
+    if is_reference(name):
+        key = absolute(name)
+        if key not in _imported:
+            _imported[key] = _import(name)
+        return _imported[key]
+    if name.endswith(".py"):
+        raise ScenarioError(
+            f"{name!r} names a file. Name the function in it that returns the task, like {name}:make_task."
+        )
     for point in entry_points(group=ENTRY_POINTS, name=name):
         try:
             function = point.load()

@@ -26,7 +26,7 @@ START = datetime(2022, 1, 1, tzinfo=UTC)
 
 def traces(zones: tuple[str, ...] = ("DE", "FR", "SE"), slots: int = 60, *, synthetic: bool = False) -> Traces:
     hours = np.arange(slots)
-    waves = [0.1 * (i + 1) * (2 + np.sin(2 * np.pi * (hours + 5 * i) / 24)) for i in range(len(zones))]
+    waves = [0.1 * (1 + i % 12) * (2 + np.sin(2 * np.pi * (hours + 5 * i) / 24)) for i in range(len(zones))]
     return Traces(
         zones=zones,
         start=START,

@@ -6,9 +6,11 @@ import pytest
 from rich.console import Console
 
 from slackwater.charts import style
-from slackwater.charts.result_charts import accuracy_chart, summary, to_dict
+from slackwater.charts.result_charts import score_chart, summary, to_dict
 from slackwater.charts.style import save
+from slackwater.errors import ScenarioError
 from slackwater.ledger.run import RoundRecord
+from slackwater.ledger.score import MetricLabel
 from slackwater.training.loop import Result
 
 START = datetime(2022, 1, 1, tzinfo=UTC)
@@ -34,8 +36,8 @@ def round_of(slot: int, accuracy: float | None, spent_kg: float) -> RoundRecord:
 def result(accuracy: float = 0.9, **changes: Any) -> Result:
     history = tuple(round_of(slot, accuracy - 0.1 * (3 - slot) if slot % 2 else None, 0.3 * slot) for slot in range(4))
     fields: dict[str, Any] = {
-        "accuracy": accuracy, "test_loss": 0.4, "loss": 0.3, "client_accuracy": {"a": 0.95, "b": 0.8123},
-        "worst_client_accuracy": 0.8123, "last_accuracy": accuracy, "kind": "simulated", "emissions_kg": 0.9,
+        "score": accuracy, "test_loss": 0.4, "loss": 0.3, "client_scores": {"a": 0.95, "b": 0.8123},
+        "worst_client_score": 0.8123, "last_score": accuracy, "kind": "simulated", "emissions_kg": 0.9,
         "budget_kg": 1.2, "history": history, "never": (), "notes": (), "model": {}, "seconds": 12.34, "folder": None,
     }  # fmt: skip
     return Result(**fields | changes)
@@ -56,7 +58,7 @@ def test_runs_side_by_side_the_best_first() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_it_fits_a_terminal(width: int) -> None:
-    text = shown({"memory": result(client_accuracy={"frankfurt": 0.8123, "b": 1.0})}, width)
+    text = shown({"memory": result(client_scores={"frankfurt": 0.8123, "b": 1.0})}, width)
     assert max(map(len, text.splitlines())) <= width
     assert width < 80 or "frankfurt" in text
 
@@ -70,7 +72,7 @@ def test_a_note_that_is_true_of_all_is_said_once() -> None:
 
 
 def test_synthetic_folder_and_no_client_tests() -> None:
-    text = shown({"x": result(folder=Path("run/x"), worst_client_accuracy=None, client_accuracy={})}, synthetic=True)
+    text = shown({"x": result(folder=Path("run/x"), worst_client_score=None, client_scores={})}, synthetic=True)
     assert style.SYNTHETIC in text
     assert "x: run/x" in text
     assert " - " in text
@@ -82,7 +84,7 @@ def test_a_name_is_shown_as_it_is() -> None:
 
 
 def test_the_picture(tmp_path: Path) -> None:
-    figure = accuracy_chart({"memory": result(0.9), "no $lack$": result(0.8)}, synthetic=True)
+    figure = score_chart({"memory": result(0.9), "no $lack$": result(0.8)}, synthetic=True)
     axes = figure.axes[0]
     first, second, budget = axes.get_lines()
     assert list(first.get_xdata()) == pytest.approx([0.3, 0.9])
@@ -94,12 +96,12 @@ def test_the_picture(tmp_path: Path) -> None:
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert texts == ["memory: 90.0%", r"no \$lack\$: 80.0%", "budget"]
     assert save(figure, tmp_path / "a.png").stat().st_size > 1000
-    assert accuracy_chart({"memory": result()}).get_suptitle() == "Simulated runs"
-    assert accuracy_chart({"memory": result(kind="live")}).get_suptitle() == ""
+    assert score_chart({"memory": result()}).get_suptitle() == "Simulated runs"
+    assert score_chart({"memory": result(kind="live")}).get_suptitle() == ""
 
 
 def test_a_run_without_evaluations_is_no_error(tmp_path: Path) -> None:
-    save(accuracy_chart({"x": result(history=(round_of(0, None, 0.1),))}), tmp_path / "a.svg")
+    save(score_chart({"x": result(history=(round_of(0, None, 0.1),))}), tmp_path / "a.svg")
 
 
 def test_as_data() -> None:
@@ -107,5 +109,28 @@ def test_as_data() -> None:
     assert data["folder"] == "run"
     assert data["history"][3] == {
         "slot": 3, "slot_start": "2022-01-01T03:00Z", "in_window": True, "participants": ["a", "b"], "loss": 0.5,
-        "accuracy": 0.9, "spent_kg": pytest.approx(0.9),
+        "accuracy": 0.9, "score": 0.9, "spent_kg": pytest.approx(0.9),
     }  # fmt: skip
+
+
+RMSE = MetricLabel(name="RMSE", higher_is_better=False, unit="days")
+
+
+def test_another_metric_is_named_everywhere_and_the_lowest_comes_first() -> None:
+    results = {
+        "far": result(3.2, metric=RMSE, client_scores={"a": 2.0, "b": 4.5}, worst_client_score=4.5),
+        "near": result(1.5, metric=RMSE, client_scores={"a": 1.0, "b": 2.5}, worst_client_score=2.5),
+    }
+    lines = shown(results).splitlines()
+    assert lines[0].split()[1] == "RMSE"
+    assert lines[1].split()[:6] == ["near", "1.5", "days", "b", "2.5", "days"]
+    assert "RMSE: on the global test set, lower is better" in " ".join(lines)
+    assert "ccuracy" not in "".join(lines)
+    figure = score_chart(results)
+    assert figure.axes[0].get_ylabel() == "test RMSE, days (lower is better)"
+    assert [line.get_ydata()[-1] for line in figure.axes[0].lines[:2]] == [3.2, 1.5]
+    data = to_dict(results["far"])
+    assert data["metric"] == {"name": "RMSE", "higher_is_better": False, "unit": "days"}
+    assert (data["score"], data["accuracy"], data["client_accuracy"]) == (3.2, None, {})
+    with pytest.raises(ScenarioError, match=r"measures RMSE, not accuracy: read result\.score"):
+        _ = results["far"].accuracy

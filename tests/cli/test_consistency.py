@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from slackwater.cli.main import cli
 from slackwater.cli.options import evaluation_interval
 from slackwater.ledger.run import Run
 from slackwater.planning.schedule import no_slack_plan
+from slackwater.scenario import Scenario
 
 SCENARIO = """\
 start = 2022-01-01T00:00:00Z
@@ -133,6 +135,20 @@ def test_an_option_has_one_type_and_one_default(name: str) -> None:
 def test_seeds_are_a_count_or_a_list(command: str, text: str, seeds: tuple[int, ...]) -> None:
     option = options("--seeds")[command]
     assert option.type.convert(text, option, None) == seeds
+
+
+@pytest.mark.parametrize("study", ["aggregation", "auto", "auto_cnn", "backtests", "correlation", "forecasts"])
+def test_the_studies_take_seeds_as_the_commands_do(study: str) -> None:
+    main = import_module(f"slackwater.lab.studies.{study}").main
+    commands = [command for _, command in every_command(main)] if isinstance(main, click.Group) else [main]
+    found = {option.opts[0]: option.type for command in commands for option in command.params}
+    kinds = {name: type(kind) for name, kind in found.items() if name.endswith("seeds")}
+    assert set(kinds.values()) <= {type(options("--seeds")["rivals"].type)}
+    assert set(kinds) == {
+        "aggregation": {"--seeds"},
+        "auto_cnn": {"--seeds", "--grid-seeds"},
+        "correlation": {"--seeds"},
+    }.get(study, set())
 
 
 @pytest.mark.parametrize("command", [("rivals", "s.toml"), ("paper", "fig5")])
@@ -286,14 +302,19 @@ def test_no_command_writes_over_a_run(name: str, kind: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("command", ["run", "rehearse"])
-def test_a_live_run_is_not_overwritten_either(command: str) -> None:
+def test_a_live_run_is_not_overwritten_either(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fine("plan", "s.toml", "--out", ".")
     fine("train", "plan.json", "--no-baseline", "--out", "run", *QUICK)
     soon = SCENARIO.replace("2022", "2042") if command == "run" else SCENARIO
     Path("s.toml").write_text(soon)
+    # Neither intensity is read nor a plan made before the folder is refused.
+    monkeypatch.setattr(Scenario, "actuals", None)
+    monkeypatch.setattr(Scenario, "problem", None)
     result = run(command, "s.toml", *(("--app", ".") if command == "run" else ()), "--out", "run")
     assert result.exit_code == 2
-    assert "run already holds a run" in result.stderr
+    assert result.stderr == (
+        "error: run already holds a run. Resume it with: slackwater resume run. Or name another folder.\n"
+    )
 
 
 # Optional packages

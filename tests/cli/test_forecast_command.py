@@ -78,21 +78,39 @@ def test_with_a_provider(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("XX",), "There is no zone 'XX'"),
-        (("DE", "--method", "rigde"), "Did you mean 'ridge'"),
-        (("DE", "--method", "oracle"), "knows the future"),
-        (("DE", "--method", "blend"), "--forecasts"),
-        (("DE", "--method", ""), "empty"),
-        (("DE", "--at", "2022-03-01T00:10Z"), "full hour"),
-        (("DE", "--at", "2024-03-01T00:00Z"), "at the latest 2023-01-01T00:00Z"),
-        (("DE", "--backtest", "--chart", "x.png"), "A back-test has no chart"),
-        (("DE", "--hours", "0"), "--hours"),
+        (("XX",), "There is no zone 'XX' in the typical profiles. Known: AU, AU-NSW, "),
+        (("DE", "--method", "rigde"), "There is no forecaster 'rigde'. Did you mean 'ridge'? Known: "),
+        (
+            ("DE", "--method", "oracle"),
+            "The method 'oracle' knows the future. Use it with: slackwater backtest --forecast oracle\n",
+        ),
+        (
+            ("DE", "--method", "blend"),
+            "The method 'blend' needs a provider's forecasts. Name them with --forecasts.\n",
+        ),
+        (
+            ("DE", "--method", ""),
+            "Invalid value for '--method': it is empty; give a value or leave the option out.\n",
+        ),
+        (
+            ("DE", "--at", "2022-03-01T00:10Z"),
+            "--at 2022-03-01T00:10Z is not a full hour of the data. Give a full hour after ",
+        ),
+        (
+            ("DE", "--at", "2024-03-01T00:00Z"),
+            "--at 2024-03-01T00:00Z is not a full hour of the data. Give a full hour after 2022-01-01T00:00Z, at the latest "
+            "2023-01-01T00:00Z.\n",
+        ),
+        (("DE", "--backtest", "--chart", "x.png"), "A back-test has no chart. Leave out --chart or --backtest.\n"),
+        (("DE", "--hours", "0"), "Invalid value for '--hours': 0 is not in the range x>=1.\n"),
     ],
 )
 def test_mistakes_are_said(args: tuple[str, ...], said: str) -> None:
-    assert said in run(*args, code=2).stderr
+    assert run(*args, code=2).stderr.startswith(f"error: {said}")
 
 
 def test_mistakes_with_forecasts(folder: Path) -> None:
-    assert "not both" in run("--forecasts", str(folder), "--data", "x", code=2).stderr
-    assert "no forecast file for zone 'DE'" in run("DE", "--forecasts", str(folder), code=2).stderr
+    both = run("--forecasts", str(folder), "--data", "x", code=2)
+    assert both.stderr == "error: Give --data or --forecasts, not both: a forecast file has its own actual values.\n"
+    missing = run("DE", "--forecasts", str(folder), code=2)
+    assert missing.stderr == f"error: There is no forecast file for zone 'DE' in {folder}. Known: Z0, Z1.\n"

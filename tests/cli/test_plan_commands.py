@@ -384,27 +384,39 @@ def test_scenario(old: str, new: str, message: str) -> None:
     [
         (
             ["plan", "none.toml"],
-            "error: There is no scenario at none.toml.",
+            "error: There is no scenario at none.toml. Create one with: slackwater init none.toml\n",
         ),
         (["plan", "data"], "error: data is a folder. Name the scenario in it, like data/scenario.toml."),
-        (["plan", "binary"], "error: binary is not a text file in UTF-8."),
+        (["plan", "binary"], "error: binary is not a text file in UTF-8. A scenario is TOML; save it as UTF-8."),
         (
             ["plan", "s.toml", "--end", "3"],
             "error: The end time s must be a whole number from 0 to the slack of 2, not 3.",
         ),
-        (["plan", "s.toml", "--end", "-1"], "from 0 to the slack of 2, not -1."),
-        (["compare", "s.toml", "--alpha", "abc"], "error: alpha must be above 0 and at most 1, or 'log', 'max-min'"),
-        (["compare", "s.toml", "--alpha", "0.1,nan"], "it is nan"),
+        (
+            ["plan", "s.toml", "--end", "-1"],
+            "error: The end time s must be a whole number from 0 to the slack of 2, not -1.",
+        ),
+        (["compare", "s.toml", "--alpha", "abc"], "at most 1, or 'log', 'max-min' or 'max-min:0.5'; it is 'abc'."),
+        (
+            ["compare", "s.toml", "--alpha", "0.1,nan"],
+            "alpha must be above 0 and at most 1, or 'log', 'max-min' or 'max-min:0.5'; it is nan.",
+        ),
         (["compare", "s.toml", "--budget", "-1"], "error: budget_kg must be a number above 0, in kg, not -1.0."),
-        (["compare", "s.toml", "--budget", "nan"], "not nan."),
+        (["compare", "s.toml", "--budget", "nan"], "error: budget_kg must be a number above 0, in kg, not nan."),
         (["compare", "s.toml", "--slack", "-1"], "error: slack must be a whole number of at least 0, not -1."),
         (["compare", "s.toml", "--slack", "9999999"], "error: The horizon is 10,000,001 slots of 60 minutes"),
-        (["savings", "--zones", "FR,FR"], "error: zones names 'FR' twice"),
+        (
+            ["savings", "--zones", "FR,FR"],
+            "error: zones names 'FR' twice; name it once, and let several clients use it.",
+        ),
         (["savings", "--zones", "SE-S3"], "error: There is no zone 'SE-S3' in the typical profiles. Did you mean"),
         (["savings", "--zones", "FR", "--hours", "0"], "error: hours is 0; it must be at least 1."),
         (["savings", "--zones", "FR", "--slack", "-1"], "error: slack is -1; it must be at least 0."),
         (["savings", "--zones", "FR", "--starts", "0"], "error: starts is 0; draw at least one."),
-        (["savings", "--zones", "FR", "--start", "2022-01-01T00:30Z"], "is not the start of a 60-minute slot"),
+        (
+            ["savings", "--zones", "FR", "--start", "2022-01-01T00:30Z"],
+            "00:30Z is not the start of a 60-minute slot; slots are ",
+        ),
         (["savings", "--data", "data", "--zones", "BE"], "error: There is no zone 'BE' in data."),
     ],
 )
@@ -422,16 +434,16 @@ OCTOBER = [f"2022-10-30T{hour}:00Z" for hour in ("00", "01", "02", "02", "03", "
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"header": "time,a,b"}, "FR_2022.csv has the columns time, a, b."),
+        ({"header": "time,a,b"}, "FR_2022.csv has the columns time, a, b. Expected: datetime_utc with ci_direct_g_per_kwh or "),
         ({"cells": [500, "nan", 100, 300, 200, 250]}, "FR_2022.csv, line 3: direct intensity is 'nan'; that is not a number"),
         ({"cells": [500, -1, 100, 300, 200, 250]}, "line 3: direct intensity is '-1'; an intensity is never negative"),
         ({"cells": [500, "inf", 100, 300, 200, 250]}, "line 3: direct intensity is 'inf'; an intensity is finite"),
         ({"cells": [500, 90000, 100, 300, 200, 250]}, "line 3: direct intensity is '90000'; no grid is above 5000 g/kWh"),
         ({"cells": [0.5, 0.4, 0.1, 0.3, 0.2, 0.25]}, "It looks like kg/kWh; multiply by 1000."),
         ({"cells": [500, "4oo", 100, 300, 200, 250]}, "line 3: direct intensity is '4oo'; that is not a number"),
-        ({"cells": [500, "", 100, 300, 200, 250]}, "FR"),
+        ({"cells": [500, "", 100, 300, 200, 250]}, "lacks 1 hour of lifecycle intensity: 1 h from 2022-01-01T01:00Z. To continue, "),
         ({"stamps": TWICE}, "the hour 2022-01-01T01:00Z in lines 3 and 4 is given twice. Keep one line"),
-        ({"stamps": OCTOBER}, "in local time with daylight saving. Give the times in UTC."),
+        ({"stamps": OCTOBER}, "Clocks go back there, so the file seems to be in local time with daylight saving. Give the times in UTC."),
         ({"stamps": [f"2022-01-01T{hour:02}:00" for hour in range(6)]}, "line 2: '2022-01-01T00:00' has no time zone. Add Z"),
         ({"stamps": [f"{hour}. January" for hour in range(6)]}, "line 2: '0. January' is not a time"),
     ],
@@ -458,8 +470,14 @@ def test_no_data() -> None:
 def test_beyond_the_end_of_the_data() -> None:
     rewrite("slack = 2", "slack = 5")
     said = refused("plan", "s.toml", "--data", "data", code=1)
-    assert "covers 2022-01-01T00:00Z to 2022-01-01T06:00Z; 2022-01-01T00:00Z to 2022-01-01T07:00Z" in said
-    assert "needs 100 hours" in refused("savings", "--data", "data", "--hours", "90", "--slack", "10", code=1)
+    assert (
+        "covers 2022-01-01T00:00Z to 2022-01-01T06:00Z; 2022-01-01T00:00Z to 2022-01-01T07:00Z is outside of it."
+        in said
+    )
+    assert refused("savings", "--data", "data", "--hours", "90", "--slack", "10", code=1) == (
+        "error: 90 hours of training with 10 hours of slack needs 100 hours, the traces have 6. Load a longer period, or ask "
+        "for less slack.\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -515,8 +533,10 @@ def test_a_defect_is_said_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -
     result = run("plan", "s.toml")
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert result.stderr.startswith("error: internal error (ZeroDivisionError: division by zero).")
-    assert "SLACKWATER_DEBUG=1" in result.stderr
+    assert result.stderr == (
+        "error: internal error (ZeroDivisionError: division by zero). This is a defect in Slackwater. Run the command again "
+        "with SLACKWATER_DEBUG=1, and report the output.\n"
+    )
     assert "Traceback" not in result.stderr
     debugged = run("plan", "s.toml", env={"SLACKWATER_DEBUG": "1"})
     assert debugged.exit_code == 1
@@ -534,7 +554,7 @@ def test_debug_shows_where_a_mistake_was_noticed() -> None:
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (MemoryError(), 1, "error: not enough memory. Use fewer slots or clients"),
+        (MemoryError(), 1, "error: not enough memory. Use fewer slots or clients, or fix the end time (--end)."),
         (KeyboardInterrupt(), 130, "stopped."),
         (
             PermissionError(13, "Permission denied", "secret"),

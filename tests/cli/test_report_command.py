@@ -119,29 +119,61 @@ def test_the_organisation_of_a_scenario_reaches_its_report(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        (("nowhere",), 1, "There is no run in nowhere"),
-        (("run", "--functional-unit", "per patient"), 2, "--units"),
-        (("run", "--functional-unit", ""), 2, "empty"),
-        (("run", "--functional-unit", "token"), 2, "--tokens"),
-        (("run", "--functional-unit", "per FLOP"), 2, "--flops"),
-        (("run", "--tokens", "0"), 2, "tokens is 0"),
-        (("run", "--flops", "nan"), 2, "flops is nan"),
-        (("run", "--organisation", " "), 2, "empty"),
-        (("run", "--date", "1st of May"), 2, "1st of May"),
-        (("run", "--embodied-kg", "-1"), 2, "embodied_kg is -1"),
-        (("run", "--embodied-kg", "1", "--embodied-total-kg", "1"), 2, "not both"),
-        (("run", "--intensity-uncertainty", "-1"), 2, "intensity uncertainty is -0.01"),
-        (("run", "--energy-uncertainty", "nan"), 2, "energy uncertainty is nan"),
-        (("run", "--pue", "0.5"), 2, "pue is 0.5"),
-        (("run", "--html", "x", "--csv", "x"), 2, "same name"),
-        (("run", "--csv", "run/run.db"), 2, "part of the run"),
-        (("run", "--data", "missing"), 1, "missing"),
-        (("run", "--html", "run/run.lock/x.html"), 1, "cannot be written"),
+        (
+            ("nowhere",),
+            1,
+            "There is no run in nowhere: it has no run.db. Name a folder that `slackwater train` or `run` wrote.",
+        ),
+        (
+            ("run", "--functional-unit", "per patient"),
+            2,
+            "The run does not record its number of 'patient'. Give it with --units, or choose 'training",
+        ),
+        (("run", "--functional-unit", ""), 2, "Invalid value for '--functional-unit': it is empty; "),
+        (
+            ("run", "--functional-unit", "token"),
+            2,
+            "The run does not record its number of 'training token'. Give it with --tokens.",
+        ),
+        (
+            ("run", "--functional-unit", "per FLOP"),
+            2,
+            "The run does not record its number of 'FLOP'. Give it with --flops.",
+        ),
+        (("run", "--tokens", "0"), 2, "tokens is 0; it must be a number above 0."),
+        (("run", "--flops", "nan"), 2, "flops is nan; it must be a number above 0."),
+        (("run", "--organisation", " "), 2, "Invalid value for '--organisation': it is empty; "),
+        (
+            ("run", "--date", "1st of May"),
+            2,
+            "Invalid value for '--date': '1st of May' does not match the format '%Y-%m-%d'.",
+        ),
+        (("run", "--embodied-kg", "-1"), 2, "embodied_kg is -1; it must be a number of at least 0."),
+        (
+            ("run", "--embodied-kg", "1", "--embodied-total-kg", "1"),
+            2,
+            "Give embodied emissions by device or in total, not both.",
+        ),
+        (
+            ("run", "--intensity-uncertainty", "-1"),
+            2,
+            "intensity uncertainty is -0.01; it must be a number of at least 0.",
+        ),
+        (("run", "--energy-uncertainty", "nan"), 2, "energy uncertainty is nan; it must be a number of at least 0."),
+        (("run", "--pue", "0.5"), 2, "pue is 0.5; it must be a number of at least 1."),
+        (("run", "--html", "x", "--csv", "x"), 2, "Two of the files have the same name. Give each its own."),
+        (("run", "--csv", "run/run.db"), 2, "run/run.db is part of the run. Name another file."),
+        (
+            ("run", "--data", "missing"),
+            1,
+            "There is no file or folder missing. Name a CSV file or a folder of them, or 'typical'",
+        ),
+        (("run", "--html", "run/run.lock/x.html"), 1, "run/run.lock/x.html cannot be written: File exists."),
     ],
 )
 def test_mistakes_are_sentences(folder: Path, args: tuple[str, ...], code: int, says: str) -> None:
     shown = report(*args)
-    assert says in shown.stderr
+    assert shown.stderr.startswith(f"error: {says}")
     assert shown.exit_code == code
     assert "Traceback" not in shown.output
     assert "defect" not in shown.output

@@ -157,14 +157,19 @@ def test_a_rehearsal_starts_where_it_is_told_or_at_the_last_time_that_is_over(he
     Path("scenario.toml").write_text(SCENARIO.format(start="2099-03-01T09:00:00Z"))
     last = call("rehearse", "scenario.toml", "--app", "app", "--data", "data", "--out", "last")
     assert last.exit_code == 0, last.output
-    assert "from 2022-03-11T09:00Z (--start" in last.stderr
+    assert last.stderr.startswith(
+        "the scenario is in the future: rehearsing the latest past period, from 2022-03-11T09:00Z (--start changes it)\n"
+    )
     assert Plan.load(here / "last" / "plan.json").problem.first_slot == datetime(2022, 3, 11, 9, tzinfo=UTC)
 
 
 def test_on_a_superlink(here: Path, engine: list[Any]) -> None:
     refused = call("run", "scenario.toml", "--app", "app", "--superlink", "mine")
     assert refused.exit_code == 2
-    assert "The scenario ended 2022-03-01T06:00Z. Rehearse it with: slackwater rehearse" in refused.stderr
+    assert refused.stderr == (
+        "error: The scenario ended 2022-03-01T06:00Z. Rehearse it with: slackwater rehearse scenario.toml --app app. Or set a "
+        "later start.\n"
+    )
     done = call(
         "rehearse", "scenario.toml", "--app", "app", "--superlink", "mine", "--slot-seconds", "10", "--allow-insecure"
     )
@@ -184,17 +189,25 @@ def test_a_scenario_in_the_future_runs_in_real_time(here: Path, engine: list[Any
 
 
 def test_mistakes_are_named(here: Path, engine: list[Any]) -> None:
-    assert "--replan 'soon'" in call("rehearse", "scenario.toml", "--app", "app", "--replan", "soon").stderr
-    assert "not both" in call("rehearse", "scenario.toml", "--app", "app", "--task", "digits").stderr
-    assert "name it with --app" in call("rehearse", "scenario.toml", "--superlink", "mine").stderr
-    early = call("rehearse", "scenario.toml", "--app", "app", "--forecast", "nope").stderr
-    assert "There is no forecast 'nope'" in early
-    assert "does not exist" in call("run", "scenario.toml", "--app", "nowhere").stderr
-    assert "no live run in" in call("status", "nowhere").stderr
+    period = call("rehearse", "scenario.toml", "--app", "app", "--replan", "soon")
+    assert period.stderr == "error: --replan 'soon' is neither a period like 1h or 6h, nor never.\n"
+    both = call("rehearse", "scenario.toml", "--app", "app", "--task", "digits")
+    assert both.stderr == "error: Give --app or --task, not both.\n"
+    no_app = call("rehearse", "scenario.toml", "--superlink", "mine")
+    assert no_app.stderr == "error: A SuperLink runs an app: name it with --app DIR.\n"
+    early = call("rehearse", "scenario.toml", "--app", "app", "--forecast", "nope")
+    assert early.stderr.startswith("error: There is no forecast 'nope'. Choose one of blend, ")
+    nowhere = call("run", "scenario.toml", "--app", "nowhere")
+    assert nowhere.stderr.startswith("error: Invalid value for '--app': Directory 'nowhere' does not exist.\n")
+    assert call("status", "nowhere").stderr == (
+        "error: There is no live run in nowhere. Start one with: slackwater run scenario.toml --app DIR --out nowhere\n"
+    )
     world.made(here / "own", slot_seconds=0.0)
     stopped = call("resume", "own")
     assert stopped.exit_code == 2
-    assert "start its own app again" in stopped.stderr
+    assert stopped.stderr == (
+        "error: The run in own was not started by `slackwater run`. To continue it, start its own app again.\n"
+    )
 
 
 def test_a_stopped_run_says_how_to_go_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,5 +218,8 @@ def test_a_stopped_run_says_how_to_go_on(here: Path, monkeypatch: pytest.MonkeyP
     )
     done = call("rehearse", "scenario.toml", "--app", "app", "--out", "run")
     assert done.exit_code == RunStopped.exit_code
-    assert "slackwater resume run" in done.stderr
-    assert "stopped; continue with" in call("status", "run").stdout
+    assert done.stderr.endswith(
+        "error: Stopped before slot 0 (2022-03-01T00:00Z) with 0 rounds done and 0 kg charged. Resume with: slackwater resume "
+        "run\n"
+    )
+    assert "stopped; continue with `slackwater resume`" in call("status", "run").stdout

@@ -93,6 +93,6 @@ def test_a_tied_scenario_is_rehearsed_settled_and_shown(tmp_path: Path, monkeypa
     assert math.fsum(line.kg for line in lines) == pytest.approx(found["spent_kg"], rel=1e-9)
     again = call("resume", "rehearsal", "--json")
     assert json.loads(again.stdout)["rehearsal"] == found["rehearsal"]
-    for command in (("status", "rehearsal"), ("report", "rehearsal", "--out", "report.html")):
+    for command in (("status", "rehearsal"), ("report", "rehearsal")):
         shown = call(*command)
         assert shown.exit_code == 0, shown.output

@@ -166,7 +166,10 @@ def test_devices() -> None:
     args = ("train", "plan.json", "--devices", "5", "--devices-per-slot", "2", "--no-baseline", *QUICK)
     assert json.loads(fine(*args, "--json", "--device-kwh", "0.15").stdout)["echo"]["accuracy"] > 0
     said = refused(*args, "--device-kwh", "0.2", code=2)
-    assert re.search(r"2 devices of 0.2 kWh \w+ 0.4 kWh in a slot, but the plan .* 0.3 kWh for 'lyon'", said)
+    assert said == (
+        "error: 2 devices of 0.2 kWh use 0.4 kWh in a slot, but the plan has 0.3 kWh for 'lyon', so the budget would not be "
+        "kept. Plan again with energy_kwh=0.4.\n"
+    )
 
 
 def test_local_epochs_go_through_every_sample_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +311,7 @@ def test_control_c(where: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> N
     assert result.exit_code == 130
     folder = "run" if where[0] == "train" else "run/baseline"
     assert re.search(
-        rf"error: Stopped after \d of \d rounds, [\d.]+ kg charged\. .*slackwater resume {folder}",
+        rf"error: Stopped after \d of \d rounds, [\d.]+ kg charged\. Resume with: slackwater resume {folder}\n",
         result.stderr,
     )
     assert ("echo" in result.stdout) == (where[0] == "no slack"), "what was done by then is shown"
@@ -356,9 +359,9 @@ def test_the_terminal_sees_it_live() -> None:
         (["train", "plan.json", "--chart", "x.bmp"], 2, "'--chart': 'x.bmp' must end in"),
         (["train", "plan.json", "--task", "digit"], 2, "error: There is no task 'digit'. Did you mean 'digits'?"),
         (["train", "plan.json", "--aggregator", "ufedvag"], 2, "no aggregator 'ufedvag'. Did you mean 'ufedavg'?"),
-        (["train", "plan.json", "--partition", "dirichelt"], 2, "Did you mean 'dirichlet'?"),
+        (["train", "plan.json", "--partition", "dirichelt"], 2, "error: partition 'dirichelt' is unknown. Did you mean 'dirichlet'?"),
         (["train", "plan.json", "--beta", "0"], 2, "error: beta is 0.0; give a positive number"),
-        (["train", "plan.json", "--seed", "-1"], 2, "error: seed is -1"),
+        (["train", "plan.json", "--seed", "-1"], 2, "error: seed is -1; give 0 or a positive whole number."),
         (["train", "plan.json", "--lr", "nan"], 2, "error: lr must be above 0, not nan."),
         (["train", "plan.json", "--local-steps", "0"], 2, "error: local_steps must be a whole number of at least 1"),
         (["train", "plan.json", "--local-epochs", "0"], 2, "error: local_epochs must be a whole number of at least 1"),
@@ -366,16 +369,16 @@ def test_the_terminal_sees_it_live() -> None:
         (["train", "plan.json", "--server-lr", "0"], 2, "error: server_lr must be above 0, not 0.0."),
         (["train", "plan.json", "--averaging", "0"], 2, "error: averaging must be a number of rounds (1, 2, ..)"),
         (["train", "plan.json", "--averaging", "1.5"], 2, "or a share of them below 1, not 1.5."),
-        (["train", "plan.json", "--model", "resnet"], 2, "error: model 'resnet' is"),
-        (["train", "plan.json", "--devices", "5"], 2, "devices_per_slot"),
-        (["train", "plan.json", "--devices-per-slot", "5"], 2, "but the task 'digits' has no devices"),
-        (["train", "plan.json", "--task-data", "x"], 2, "scikit-learn"),
-        (["train", "plan.json", "--device", "gpu"], 2, "error: device 'gpu' cannot be used"),
-        (["train", "plan.json", "--tensorboard"], 2, "needs a folder to write to"),
-        (["baseline", "none.toml"], 2, "error: There is no scenario at none.toml"),
+        (["train", "plan.json", "--model", "resnet"], 2, "error: model 'resnet' is unknown. Known: paper, paper-large, mlp, "),
+        (["train", "plan.json", "--devices", "5"], 2, "error: The task 'digits' has devices: set devices_per_slot, the number"),
+        (["train", "plan.json", "--devices-per-slot", "5"], 2, "error: devices_per_slot is 5, but the task 'digits' has no devices."),
+        (["train", "plan.json", "--task-data", "x"], 2, "error: data is 'x', but the digits are part of scikit-learn. Leave data out."),
+        (["train", "plan.json", "--device", "gpu"], 2, "gpu). Use device='cpu'.\n"),
+        (["train", "plan.json", "--tensorboard"], 2, "error: tensorboard=True needs a folder to write to: name one with --out"),
+        (["baseline", "none.toml"], 2, "error: There is no scenario at none.toml. Create one with: slackwater init none.toml"),
         (["resume", "none"], 1, "error: There is no run in none: it has no run.db. Start one with: slackwater train"),
         (["partition"], 2, "Missing argument 'TASK'"),
-        (["partition", "digts"], 2, "Did you mean 'digits'?"),
+        (["partition", "digts"], 2, "error: There is no task 'digts'. Did you mean 'digits'? Known: digits, mnist, "),
         (["partition", "digits", "--clients", "0"], 2, "error: clients is 0; give at least 1."),
     ],
 )  # fmt: skip
@@ -396,7 +399,10 @@ def test_a_folder_that_cannot_be_made() -> None:
 def test_a_folder_that_holds_a_run() -> None:
     fine("train", "plan.json", "--out", "run", "--no-baseline", *QUICK)
     said = refused("train", "plan.json", "--out", "run", *QUICK, code=1)
-    assert "run already holds a run, which is not overwritten. Name another folder with --out" in said
+    assert said == (
+        "error: run already holds a run, which is not overwritten. Name another folder with --out, or continue the run: "
+        "slackwater resume run\n"
+    )
     assert not Path("run/baseline").exists()
 
 
@@ -408,8 +414,12 @@ def test_a_plan_of_a_newer_version() -> None:
 
 def test_a_loss_that_is_no_number() -> None:
     said = refused("train", "plan.json", "--lr", "1e18", "--out", "run", *QUICK, code=1)
-    assert re.search(r"loss of client '\w+' .* in round \d of \d \(slot \d, 2022-.*Try an lr below", said)
-    assert "loss of client" in refused("resume", "run", code=1)
+    found = re.search(r"error: (The loss of client '\w+' is no longer finite in round \d of \d .*)\n", said)
+    assert found is not None
+    assert re.search(
+        r"\(slot \d, 2022-.*\)\. The model of round \d is kept in run\. Try an lr below 1e\+18, or an", found[1]
+    )
+    assert found[1] in refused("resume", "run", code=1)
 
 
 @pytest.mark.parametrize("args", [["train", "plan.json"], ["baseline", "s.toml"], ["partition", "digits"]])

@@ -106,6 +106,18 @@ def test_a_slider_moves_and_the_schedule_changes(serve: Serve, page_of: Open, tm
     assert page.text_content("#totals") == totals
 
 
+def test_a_long_figure_has_the_width_that_its_own_name_leaves(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    page = page_of(serve(scenario(tmp_path)))
+    _settled(page)
+    rows = page.evaluate(
+        """() => [...document.querySelectorAll("#totals dt")].map((name) => [name.textContent,
+          name.getBoundingClientRect(), name.nextElementSibling.getBoundingClientRect()])"""
+    )
+    for name, its, value in rows:
+        assert abs(its["top"] - value["top"]) < 2, name
+        assert name == "Budget without slack" or value["height"] < 1.5 * its["height"], f"{name} wraps"
+
+
 def test_hover_and_keys_tell_what_a_cell_is(serve: Serve, page_of: Open, tmp_path: Path) -> None:
     page = page_of(serve(scenario(tmp_path)))
     _settled(page)

@@ -114,3 +114,45 @@ def test_what_a_file_cannot_hold_is_said() -> None:
             Problem.from_costs(np.ones((2, 4)), rounds=2, slack=2, budget_kg=9.0, server_kg=[1, 1, 1, 1]),
             DataText(source="x"),
         )
+
+
+def test_starts_levels_and_prices_are_written(tmp_path: Path) -> None:
+    text = """\
+start = 2022-01-01T00:00:00Z
+rounds = 2
+slack = 1
+budget_kg = 3.0
+min_parallel = 2
+price_weight = 0.25
+budget_money = 4.5
+[price]
+file = "prices.csv"
+currency = "SEK"
+unit = "SEK/MWh"
+[[client]]
+name = "a"
+zone = "SE-SE3"
+levels = [{power_w = 300, work = 1.0}, {power_w = 180, work = 0.85}]
+unavailable = ["sat"]
+[[client]]
+name = "b"
+zone = "SE-SE3"
+power_w = 200
+startup_kwh = 0.05
+startup_minutes = 10
+min_block_slots = 3
+"""
+    hours = [f"2022-01-01T0{hour}:00Z,{500 + hour}" for hour in range(3)]
+    (tmp_path / "prices.csv").write_text("\n".join(["datetime_utc,SE-SE3", *hours]))
+    problem = _read(text, tmp_path)
+    section = load_scenario(tmp_path / "copied.toml").price
+    again = _read(scenario_text(problem, DataText(source="typical", price=section)), tmp_path)
+    assert list(again.fleet) == list(problem.fleet)
+    assert again.fleet[0].levels[1] == sw.Level(180.0, 0.85)
+    for key in ("min_parallel", "price_weight", "budget_money"):
+        assert getattr(again, key) == getattr(problem, key)
+    assert again.price is not None
+    assert again.price.currency == "SEK"
+    assert np.array_equal(again.costs.price, problem.costs.price)
+    stored = scenario_text(problem, DataText(source="typical"))  # a plan knows only the name of the file
+    assert tomllib.loads(stored)["price"] == {"file": f"{tmp_path.name}/prices.csv", "currency": "SEK"}

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from slackwater.dashboard.planner_process import PlannerProcess
 from slackwater.dashboard.plans import PLACES, Outdated, PlanRequest, Plans, map_answer, most_slack
 from slackwater.errors import InfeasibleError, ScenarioError, SlackwaterError
 from slackwater.planning.problem import Problem
+from slackwater.planning.schedule import plan_from_matrix
 
 
 @pytest.fixture
@@ -181,3 +183,30 @@ def test_the_map_knows_every_typical_zone_and_lists_the_others(tmp_path: Path) -
     answer = map_answer(library, library.entries()[0].id)
     assert sorted(zone["zone"] for zone in answer["zones"]) == sorted(f"{name} zone" for name in HOSTILE)
     assert all(zone["longitude"] is None for zone in answer["zones"])
+
+
+def test_prices_and_starts_are_told(plans: tuple[Plans, str, Problem]) -> None:
+    problem = plans[2]
+    assert "money" not in quick_answer(problem, 10)
+    zones = tuple(sorted(set(problem.fleet.zone)))
+    price = sw.Prices(zones=zones, start=problem.traces.start, per_kwh=np.full((len(zones), problem.traces.slots), 0.2))
+    told = quick_answer(problem.with_settings(price=price), 10)
+    kwh = told["slots"] * 0.3
+    assert (told["money"], told["currency"], told["budget_money"]) == (pytest.approx(0.2 * kwh), "EUR", None)
+    short = replace(price, per_kwh=price.per_kwh[:, : problem.horizon + 3])
+    assert most_slack(problem.with_settings(price=short)) == problem.slack + 3
+
+
+def test_savings_count_from_the_first_slot_after_a_start(plans: tuple[Plans, str, Problem]) -> None:
+    problem = plans[2]
+    clients = [
+        sw.Client(name=c.name, zone=c.zone, power_w=300, startup_minutes=120, startup_kwh=0.1) for c in problem.fleet
+    ]
+    asked = problem.with_settings(clients=clients, rounds=4, slack=20, fine_tune=0)
+    late = np.zeros((len(clients), asked.horizon), dtype=bool)
+    late[:, 9:12] = True
+    found = savings_answer(plan_from_matrix(asked.with_settings(budget_kg=99.0), late, end=20))
+    first = np.zeros_like(late)
+    first[:, 2:5] = True
+    without = plan_from_matrix(asked.with_settings(budget_kg=99.0), first, end=1)
+    assert found["without_kg"] == pytest.approx(without.emissions_kg)

@@ -160,11 +160,18 @@ def test_a_slow_clock_does_not_make_a_client_go_on(monkeypatch: pytest.MonkeyPat
         assert meter.out_of_time
 
 
+def test_a_client_at_a_lower_power_level_knows_its_share_of_the_steps() -> None:
+    message, context = asked(work=0.85)
+    with measured(message, context, energy=False) as meter:
+        assert meter.work == 0.85
+
+
 def test_without_an_end_there_is_none() -> None:
     message, context = asked()
     with measured(message, context, energy=False) as meter:
         assert not meter.out_of_time
         assert meter.seed is None
+        assert meter.work == 1.0
     assert meter.reply(MODEL, num_examples=1).has_content()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_policies import small_problem
+from small_tasks import classes, plan_of
 
-from slackwater import Client, training
+from slackwater import Client, Fleet, training
 from slackwater.errors import ScenarioError
 from slackwater.lab import policies
 from slackwater.lab.policies import registry
+from slackwater.lab.policies.comparison import _measured
 from slackwater.lab.policies.policy import Choice, Online, View
 from slackwater.lab.policies.registry import policy_names
 from slackwater.ledger.run import Run
@@ -286,3 +289,30 @@ def test_what_does_not_fit_together_is_refused(task: Task) -> None:
             policies.train(small_problem(), task, policy="random", **SMALL | wrong)
     with pytest.raises(ScenarioError, match="clients=2"):
         policies.train(small_problem(2), task, policy="random", **SMALL)
+
+
+def test_a_policy_keeps_the_quorum(digits: Task) -> None:
+    there = np.ones((3, 12), dtype=bool)
+    there[1:, 4:] = False  # only one client is left: nobody trains
+    problem = small_problem(budget_kg=9.0, available=there, min_parallel=2)
+    result = policies.train(problem, digits, policy="wants", **SMALL)
+    assert [row.slot for row in result.history] == [0, 1, 2, 3]
+    assert {len(row.participants) for row in result.history} == {3}
+
+
+def test_a_policy_cannot_plan_starts(digits: Task) -> None:
+    problem = small_problem()
+    fleet = Fleet.of(list(problem.fleet.zone), energy_kwh=1.0, startup_kwh=0.1)
+    with pytest.raises(ScenarioError, match=r"cannot plan starts\. Leave out startup_kwh"):
+        policies.train(problem.with_settings(clients=fleet), digits, policy="wants", **SMALL)
+
+
+def test_rho_h_of_a_comparison_is_that_of_the_plan() -> None:
+    """A client that trains in the window alone made the plan's figure infinite, and that of `rivals` a number."""
+    matrix = np.array([[1, 1, 0, 1], [1, 0, 1, 1], [0, 0, 0, 1]])
+    for schedule, finite in ((matrix, False), (np.array([[1, 1, 0, 1], [1, 0, 1, 1], [0, 1, 0, 1]]), True)):
+        plan = plan_of(schedule, window=1)
+        result = training.train(plan, classes(), local_steps=1, threads=1)
+        found = _measured(result, plan.problem)["rho_h"]
+        assert float(found) == plan.metrics.rho_h
+        assert math.isfinite(float(found)) is finite

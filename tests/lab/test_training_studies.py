@@ -27,7 +27,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def test_aggregation(tmp_path: Path) -> None:
     results = tmp_path / "aggregation.jsonl"
-    small = ("--task", "digits", "--seeds", "0", "--ends", "5", "--aggregators", "memory", "--local-steps", "2")
+    small = ("--task", "digits", "--seeds", "1", "--ends", "5", "--aggregators", "memory", "--local-steps", "2")
     run("aggregation", "run", *small, "--results", str(results))
     cells = rows(results)
     assert {cell["aggregator"] for cell in cells} == {"memory", "no-slack"}
@@ -39,7 +39,7 @@ def test_aggregation(tmp_path: Path) -> None:
 
 def test_correlation(tmp_path: Path) -> None:
     results = tmp_path / "correlation.jsonl"
-    small = ("--seeds", "0", "--cells", "HE-TC-SC", "--aggregators", "ufedavg", "--slots", "15", "--local-steps", "1")
+    small = ("--seeds", "1", "--cells", "HE-TC-SC", "--aggregators", "ufedavg", "--slots", "15", "--local-steps", "1")
     run("correlation", "run", *small, "--results", str(results))
     cells = rows(results)
     assert sorted(cell["fine_tune"] for cell in cells) == [0, 10]

@@ -15,7 +15,7 @@ from slackwater.intensity.traces import Provenance, Traces
 from slackwater.ledger.ledger import Charge, ChargedTwiceError, ModelledCharges, OverBudgetError
 from slackwater.ledger.run import EvaluationRecord, Run
 from slackwater.ledger.schema import VERSION
-from slackwater.planning.fleet import Client
+from slackwater.planning.fleet import Client, Level
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem, Server
 
@@ -172,7 +172,7 @@ def test_a_transaction_is_whole_or_nothing(tmp_path: Path) -> None:
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    """Small plans of any matrix, with idle draw, PUE, server, window, and slots after the end."""
+    """Small plans of any matrix, with idle draw, PUE, server, window, starts, levels, and slots after the end."""
     clients, slots, after = draw(st.integers(1, 4)), draw(st.integers(1, 8)), draw(st.integers(0, 3))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     fine_tune = draw(st.integers(0, slots))
@@ -188,11 +188,14 @@ def plans(draw: st.DrawFn) -> Plan:
             Provenance(zone="C", source="a file", filled_hours=("2022-01-01T01:00Z",)),
         ),
     )
-    idle = draw(st.booleans())
+    idle, sleeping, leveled = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
     fleet = [
         Client(
-            name=f"c{i}", zone=str(rng.choice(zones)), power_w=float(rng.uniform(100, 400)),
+            name=f"c{i}", zone=str(rng.choice(zones)), power_w=400.0 if leveled else float(rng.uniform(100, 400)),
             idle_w=float(rng.uniform(0, 99)) if idle else 0.0, pue=float(rng.uniform(1, 2)),
+            startup_kwh=float(rng.uniform(0, 0.2)) if sleeping and i % 2 else 0.0,
+            min_block_slots=int(rng.integers(1, 4)) if sleeping else 1,
+            levels=[Level(400, 1.0), Level(200, 0.7)] if leveled else (),
         )
         for i in range(clients)
     ]  # fmt: skip
@@ -214,6 +217,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return Plan(
         problem=problem, end=0, packed=np.packbits(matrix, axis=1), objective=0.0, upper_bound=0.0, gap=0.0, seconds=0.0,
         solver="random",
+        levels=rng.integers(0, 2, matrix.shape).astype(np.uint8) if leveled else None,
     )  # fmt: skip
 
 
@@ -227,6 +231,8 @@ def test_the_modelled_charges_are_the_plans_emissions(plan: Plan, cuts: list[int
         for last, slot in pairwise(bounds):
             run.ledger.charge(*modelled.of(last + 1, slot))
         assert run.ledger.spent_kg() == pytest.approx(total, rel=1e-12, abs=1e-15)
+        by_cause = {cause: kg for cause, kg in plan.emissions.by_cause_kg.items() if kg}
+        assert {cause: kg for cause, kg in run.queries.kg_by_cause().items() if kg} == pytest.approx(by_cause, rel=1e-9)
         for row in run.ledger.charges():
             if row.energy_kwh is not None and row.intensity_kg_per_kwh is not None:
                 assert row.kg == pytest.approx(row.energy_kwh * row.intensity_kg_per_kwh, rel=1e-12, abs=1e-18)

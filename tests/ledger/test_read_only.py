@@ -108,6 +108,30 @@ def test_a_run_can_be_finished_and_settled_while_somebody_reads_it(tmp_path: Pat
         Run.open(folder).close()  # nothing is written, so nobody waits
 
 
+def test_a_reader_of_a_finished_run_does_not_delay_its_writer_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening a finished run to write turns the log on, which a reader prevents; the usual 30 s would be lost on it."""
+    waits: dict[str, int] = {}
+
+    class Watched(sqlite3.Connection):
+        def execute(self, statement: str, *given: Any) -> Any:
+            waits[statement] = super().execute("PRAGMA busy_timeout").fetchone()[0]
+            return super().execute(statement, *given)
+
+    usual = sqlite3.connect
+    folder = tmp_path / "run"
+    with reading(finished(folder)) as db:
+        db.execute("BEGIN")
+        db.execute("SELECT count(*) FROM events").fetchone()
+        monkeypatch.setattr(
+            schema_module.sqlite3, "connect", lambda *given, **more: usual(*given, factory=Watched, **more)
+        )
+        Run.open(folder).close()
+    assert waits["PRAGMA journal_mode = WAL"] == 1000
+    assert waits["SELECT * FROM run"] == 30_000, "everything else waits for a writer as long as before"
+
+
 class NoSharedMemory(sqlite3.Connection):
     """As on a read-only disk: a file with a log cannot be opened, since -shm cannot be made."""
 

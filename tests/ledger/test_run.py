@@ -9,7 +9,7 @@ from old_schemas import VERSION_1, VERSION_2
 
 from slackwater.errors import SlackwaterError
 from slackwater.ledger.journal import Attempt, Replan
-from slackwater.ledger.run import Run, is_written
+from slackwater.ledger.run import RoundRecord, Run, is_written
 from slackwater.ledger.schema import VERSION, connect
 
 AT = datetime(2023, 3, 1, tzinfo=UTC)
@@ -81,6 +81,29 @@ def test_older_files_are_read_as_they_are_and_migrated_when_written(tmp_path: Pa
     assert connection.execute("PRAGMA user_version").fetchone()[0] == VERSION
     assert [tuple(row) for row in connection.execute("SELECT * FROM charges WHERE id = 7")] == before
     connection.close()
+
+
+def test_a_file_of_version_3_has_no_work_and_gets_it_when_written(tmp_path: Path) -> None:
+    done = RoundRecord(
+        slot=1, number=0, slot_start=AT, in_window=False, participants=("a",), weights={"a": 1.0}, losses={"a": 0.5},
+        loss=0.5, update_norm=1.0, spent_kg=0.1, seconds=1.0,
+    )  # fmt: skip
+    with new(tmp_path) as run:
+        run.record(done)
+    old = sqlite3.connect(tmp_path / "run.db", isolation_level=None)
+    names = [row[1] for row in old.execute("PRAGMA table_info(rounds)") if row[1] != "work"]
+    old.executescript(
+        f"CREATE TABLE before AS SELECT {', '.join(names)} FROM rounds; DROP TABLE rounds; "
+        "ALTER TABLE before RENAME TO rounds; PRAGMA user_version = 3;"
+    )
+    old.close()
+    with Run.open(tmp_path, read_only=True) as run:
+        assert list(run.rounds()) == [done]
+    lower = replace(done, slot=2, number=1, work={"a": 0.85})
+    with Run.open(tmp_path) as run:
+        run.record(lower)
+    with Run.open(tmp_path, read_only=True) as run:
+        assert list(run.rounds()) == [done, lower]
 
 
 def test_who_writes_a_run_can_be_seen(tmp_path: Path) -> None:

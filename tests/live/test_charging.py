@@ -18,13 +18,16 @@ from slackwater.intensity.forecast.base import Persistence
 from slackwater.ledger.journal import Journal
 from slackwater.ledger.ledger import Charge
 from slackwater.ledger.run import Run
-from slackwater.live.charging import BYTES_PER_MB, model_bytes
+from slackwater.live.charging import BYTES_PER_MB, Meter, model_bytes
 from slackwater.live.folder import LiveResult, LiveSettings
 from slackwater.live.runner import carry_out
 from slackwater.live.schedule_sources import Replanned
+from slackwater.live.sites import Reply
+from slackwater.planning.fleet import Client, Level
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan as make_plan
 from slackwater.planning.problem import Server
+from slackwater.planning.schedule import plan_from_matrix
 from slackwater.replanning import backtest
 from slackwater.replanning.controller import Controller, Step
 from slackwater.replanning.run_state import Settings
@@ -461,3 +464,53 @@ def test_a_round_of_given_energy_keeps_its_planned_share(tmp_path: Path) -> None
     sites = Timed()
     done = carry_out(tmp_path, sites, world.initial())
     assert done.emissions_kg == pytest.approx(world.plan(ROWS, evaluation_share=0.1).emissions_kg, rel=1e-12)
+
+
+def sleeping(rows: list[str] = ROWS, **more: Any) -> Plan:
+    """The plan of three sites: one with levels, one that starts for a slot, one as before."""
+    base = world.problem(len(rows[0]), **more)
+    clients = [
+        Client(name=NAMES[0], zone=world.ZONES[0], power_w=1000, idle_w=50, levels=[Level(1000, 1.0), Level(500, 0.7)]),
+        Client(name=NAMES[1], zone=world.ZONES[1], power_w=1000, idle_w=50, startup_kwh=0.1, min_block_slots=2),
+        Client(name=NAMES[2], zone=world.ZONES[2], power_w=1000, idle_w=50, startup_kwh=0.2, startup_minutes=60),
+    ]
+    matrix = np.array([[mark == "x" for mark in row] for row in rows])
+    levels = np.zeros(matrix.shape, dtype=np.uint8)
+    levels[0, 1] = 1
+    return plan_from_matrix(base.with_settings(clients=clients), matrix, end=0, levels=levels)
+
+
+def test_starts_and_levels_are_charged_as_planned(tmp_path: Path) -> None:
+    plan = sleeping()
+    asked: list[tuple[int, str, object]] = []
+
+    def note(work: Any) -> None:
+        asked.extend((one.slot, name, one.config.get("work")) for name, one in work.items())
+
+    world.made(tmp_path, plan)
+    done = carry_out(tmp_path, Sites(before_train=note), world.initial())
+    expected = {cause: kg for cause, kg in plan.emissions.by_cause_kg.items() if kg}
+    assert by_cause(tmp_path) == pytest.approx(expected, rel=1e-12)
+    assert expected["startup"] > 0
+    assert done.emissions_kg == pytest.approx(plan.emissions_kg, rel=1e-12)
+    assert {one for one in asked if one[2] is not None} == {(1, "lyon", 0.7)}
+    assert [row.work for row in done.history] == [{}, {"lyon": 0.7}, {}, {}, {}, {}]
+
+
+def test_starts_stay_charged_where_a_round_does_not_start(tmp_path: Path) -> None:
+    plan = sleeping()
+    world.made(tmp_path, plan)
+    carry_out(tmp_path, Sites(offline=lambda look: set(NAMES)), world.initial())
+    causes = plan.emissions.by_cause_kg
+    assert by_cause(tmp_path) == pytest.approx({"idle": causes["idle"], "startup": causes["startup"]}, rel=1e-12)
+
+
+def test_a_measured_round_of_a_sleeping_client_leaves_out_its_idle_draw(tmp_path: Path) -> None:
+    plan = sleeping()
+    world.made(tmp_path, plan, slot_seconds=3600.0)
+    meter = Meter(plan.problem, 3600.0)
+    at = world.START
+    reply = Reply(client=NAMES[1], outcome="done", energy_kwh=0.6, started_at=at, ended_at=at + timedelta(minutes=30))
+    assert meter.read(1, reply, at, at + timedelta(hours=1)).energy_kwh == pytest.approx(0.6 - 0.5 * 0.05)
+    modelled = replace(reply, client=NAMES[0], energy_kwh=None)
+    assert meter.read(0, modelled, at, at + timedelta(hours=1), 0.45).energy_kwh == pytest.approx(0.225)

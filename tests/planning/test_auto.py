@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -174,3 +176,34 @@ def test_nothing_is_bought_from_nothing(made: sw.Plan) -> None:
 def test_constants_are_those_of_the_rule() -> None:
     rule = Stride()
     assert (rule.gamma, rule.most) == (quality.ECHO_GAMMA, quality.ECHO_MOST)
+
+
+def test_what_is_left_buys_nothing_that_ties_forbid() -> None:
+    flat = np.full((3, 6), 0.2)
+    matrix = np.zeros((3, 6), dtype=bool)
+    matrix[:, 5] = True
+    matrix[:2, 0] = True
+    settings: dict[str, Any] = {"rounds": 6, "fine_tune": 1, "budget_kg": 99.0, "min_parallel": 2}
+    asked = sw.Problem.from_costs(flat, **settings)
+    more = auto.spend(plan_from_matrix(asked, matrix, end=0))
+    assert more.matrix.sum(axis=0).tolist() == [3, 0, 0, 0, 0, 3], "no slot is opened by one client"
+    zones = tuple(asked.fleet.zone)
+    price = sw.Prices(zones=zones, start=asked.first_slot, per_kwh=np.ones((3, 6)))
+    poor = asked.with_settings(min_parallel=None, price=price, budget_money=7.5)
+    assert auto.spend(plan_from_matrix(poor, matrix, end=0)).matrix.sum() == 7, "5 cost 5, and 2.5 buy two more"
+    sleeping = sw.Fleet.of(zones, energy_kwh=1.0, startup_kwh=[0.5, 0, 0])
+    mixed = asked.with_settings(clients=sleeping, min_parallel=None)
+    assert auto.spend(plan_from_matrix(mixed, matrix, end=0)).slots_per_client.tolist() == [2, 6, 6]
+
+
+def test_what_is_left_keeps_the_levels() -> None:
+    fleet = sw.Fleet.of(["A"], power_w=100, levels={0: [sw.Level(100, 1.0), sw.Level(50, 0.6)]})
+    traces = sw.Traces(
+        zones=("A",), start=datetime(2022, 1, 1, tzinfo=UTC), intensity=np.full((1, 3), 0.2), factor="direct"
+    )
+    asked = sw.Problem(clients=fleet, traces=traces, rounds=3, fine_tune=1, budget_kg=9.0)
+    made = plan_from_matrix(asked, [[1, 0, 1]], end=0, levels=[[1, 0, 0]])
+    more = auto.spend(made)
+    assert more.matrix.all()
+    assert more.work.tolist() == [[0.6, 1.0, 1.0]]
+    assert more.objective == plan_from_matrix(asked, [[1, 1, 1]], end=0, levels=[[1, 0, 0]]).objective

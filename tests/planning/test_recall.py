@@ -60,9 +60,11 @@ def test_a_budget_that_does_not_pay_it_is_told() -> None:
     assert error.value.least_budget_kg == pytest.approx(CHEAP + DEAREST + CHEAP + DEAR)
 
 
-def test_it_is_not_for_clients_that_are_tied_together() -> None:
-    with pytest.raises(sw.ScenarioError, match="recall is not supported together with max_parallel"):
-        problem(3, max_parallel=1)
+def test_it_holds_for_clients_that_are_tied_together() -> None:
+    plan = sw.plan(problem(3, max_parallel=1))
+    late = plan.matrix[:, plan.before - 3 : plan.before]
+    assert late.any(axis=1).all()
+    assert late.sum(axis=0).max() == 1
     with pytest.raises(sw.ScenarioError, match="recall must be"):
         problem(-1)
 

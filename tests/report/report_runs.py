@@ -163,7 +163,7 @@ def replanned(folder: Path, *, until: int = 4, note: bool = True, kind: RunKind 
         plan=schedule.to_dict(),
         budget_kg=5.0,
         settings={"aggregator": "echo", "seed": 0, "slot_seconds": None},
-        task={"name": "app", "live": True},
+        task={"name": "/home/me/projects/hospitals", "live": True},
         kind=kind,
     ) as run:
         number = 0

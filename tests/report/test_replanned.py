@@ -90,3 +90,9 @@ def test_a_run_by_one_plan_has_it_in_force_throughout(tmp_path: Path) -> None:
     assert figures.planned_kg == figures.first_plan_kg == plan().emissions_kg
     assert figures.expected_kg == pytest.approx(plan().emissions_kg)
     assert figures.planned_until_now_kg == figures.spent_kg == pytest.approx(0.1)
+
+
+def test_an_app_is_named_by_its_folder_not_by_the_path_on_this_machine(tmp_path: Path) -> None:
+    shown = document(make_statement(replanned(tmp_path / "run")))
+    assert shown.subtitle.startswith("hospitals, 2 clients in ")
+    assert "/home/me" not in words(shown) + shown.subtitle

@@ -132,7 +132,7 @@ def test_no_slack_by_hand(folder: Path) -> None:
 def test_the_baseline_beside_it_is_read(folder: Path) -> None:
     write(folder / "baseline", plan(), until=2)
     found = make_statement(folder).same_budget
-    assert (found.kg, found.client_rounds, found.accuracy) == (pytest.approx(0.7), 2, 0.8)
+    assert (found.kg, found.client_rounds, found.score) == (pytest.approx(0.7), 2, 0.8)
 
 
 def test_a_baseline_that_is_damaged_does_not_stop_the_report(folder: Path) -> None:

@@ -15,7 +15,12 @@ import pytest
 from report_runs import eventful, plan, rich_plan, write
 
 from slackwater.cli.options import _plain
+from slackwater.intensity.prices import Prices
 from slackwater.ledger.run import Run
+from slackwater.planning.fleet import Client, Level
+from slackwater.planning.plan import Plan
+from slackwater.planning.schedule import plan_from_matrix
+from slackwater.report.content import document
 from slackwater.report.exports import CODECARBON_COLUMNS as COLUMNS
 from slackwater.report.exports import emissions_csv, lines_csv, model_card
 from slackwater.report.statement import make_statement
@@ -171,3 +176,58 @@ def test_nothing_is_written_to_the_run(tmp_path: Path) -> None:
     before = (folder / "run.db").read_bytes()
     make_statement(folder)
     assert (folder / "run.db").read_bytes() == before
+
+
+def sleeping_plan() -> Plan:
+    """The two clients of `plan`: alice at two levels, bob off between blocks, and a price."""
+    base = plan().problem
+    clients = [
+        Client(name="alice", zone="A", idle_w=100, levels=[Level(1000, 1.0), Level(600, 0.7)]),
+        Client(name="bob", zone="B", power_w=2000, idle_w=100, startup_kwh=0.25),
+    ]
+    price = Prices(zones=("A", "B"), start=base.first_slot, per_kwh=[[0.1, 0.2, 0.3, -0.4]] * 2, currency="CHF")
+    asked = replace(base, clients=clients, price=price, min_parallel=1, budget_money=5.0)
+    return plan_from_matrix(asked, [[1, 0, 0, 1], [1, 0, 0, 1]], end=2, levels=[[1, 0, 0, 0], [0, 0, 0, 0]])
+
+
+def test_starts_levels_and_prices_in_a_report(tmp_path: Path) -> None:
+    made = sleeping_plan()
+    statement = make_statement(write(tmp_path / "run", made))
+    by_cause = {group.key[0]: group.kg for group in statement.account.by_cause.groups}
+    assert by_cause["startup"] == pytest.approx(0.25 * (0.5 + 0.2))
+    assert by_cause["idle"] == pytest.approx(0.1 * (0.1 + 0.2 + 0.3 + 0.4) + 0.1 * (0.5 + 0.2))
+    assert statement.planned.planned_kg == pytest.approx(statement.account.total_kg)
+    assert statement.planned.client_slots_as_planned == 4, "a level is no deviation"
+    assert statement.figures.money == pytest.approx(made.money)
+    data = json.loads(json.dumps(statement.to_dict(), default=_plain))
+    assert data["figures"]["currency"] == "CHF"
+    text = "".join(str(section) for section in document(statement).sections)
+    for said in (
+        "Electricity",
+        f"{made.money:,.2f}",
+        "CHF",
+        "at least 1 clients in a used slot before the window",
+        "at most 5.00",
+        "1 client-slots, with fewer local steps",
+        "every start is charged",
+        "kWh a start",
+        "kWh a round (by level)",
+        "0.9 / 0.5",
+    ):
+        assert said in text, said
+
+
+def test_the_same_work_without_slack_starts_as_often_as_is_cheap(tmp_path: Path) -> None:
+    statement = make_statement(write(tmp_path / "run", sleeping_plan()))
+    alice = (0.9 + 0.5) / 2 * (0.1 + 0.2) + 0.1 * (0.1 + 0.2)
+    bob = 1.9 * (0.5 + 0.4) + 0.1 * (0.5 + 0.4) + 0.25 * 0.5
+    assert statement.same_work.kg == pytest.approx(alice + bob)
+
+
+def test_a_report_without_prices_says_nothing_of_them(tmp_path: Path) -> None:
+    statement = make_statement(write(tmp_path / "run", rich_plan()))
+    assert "money" not in statement.to_dict()["figures"]
+    text = "".join(str(section) for section in document(statement).sections)
+    assert "Electricity" not in text
+    assert "every start is charged" not in text
+    assert "kWh a start" not in text

@@ -1,4 +1,5 @@
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -7,7 +8,16 @@ from torch import nn
 
 from slackwater.errors import ScenarioError
 from slackwater.training import local as workers_module
-from slackwater.training.local import Job, LocalWork, StopRequested, Workers, batches, stream, train_locally
+from slackwater.training.local import (
+    Job,
+    LocalWork,
+    StopRequested,
+    Workers,
+    batches,
+    steps_of,
+    stream,
+    train_locally,
+)
 from slackwater.training.task import FlatModel, ModelMaker, Samples, Task, average_buffers
 
 CPU = torch.device("cpu")
@@ -155,3 +165,27 @@ def test_models_that_cannot_be_trained_are_refused() -> None:
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
     with pytest.raises(ScenarioError, match="one type"):
         FlatModel(mixed, device=CPU, channels_last=False)
+
+
+@pytest.mark.parametrize(("epochs", "samples"), [(None, 40), (None, 9), (2, 40), (3, 9)])
+def test_a_client_below_full_power_takes_the_first_of_its_steps(epochs: int | None, samples: int) -> None:
+    full = replace(WORK, epochs=epochs)
+    whole = batches(samples, full, seed=1)
+    assert len(whole) == steps_of(samples, full)
+    for share in (0.85, 0.5, 0.01):
+        fewer = batches(samples, replace(full, share=share), seed=1)
+        assert len(fewer) == max(1, round(share * len(whole)))
+        assert all(a is b or torch.equal(a, b) for a, b in zip(fewer, whole, strict=False))
+
+
+def test_a_job_has_its_own_share_of_the_steps() -> None:
+    task = images()
+    maker = ModelMaker(task, seed=3, device=CPU)
+    workers = Workers(task, maker, WORK, threads=1, device=CPU)
+    model = maker()
+    start, buffers = model.vector.clone(), model.copy_buffers()
+    jobs = [Job(client=0, samples=task.clients[0], seed=9, share=share) for share in (1.0, 3 / 7)]
+    whole, fewer = workers.train(jobs, start, buffers, threading.Event())
+    three = train_locally(model, start, buffers, task.clients[0], task, replace(WORK, steps=3), 9)
+    assert torch.equal(fewer.update, three.update)
+    assert not torch.equal(whole.update, three.update)

@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,14 @@ from hypothesis import strategies as st
 from small_tasks import SCHEDULE, classes, plan_of, quadratic
 
 from slackwater.errors import MissingExtraError, ScenarioError, SlackwaterError
+from slackwater.intensity.prices import Prices
+from slackwater.intensity.traces import Traces
 from slackwater.ledger.ledger import OverBudgetError
 from slackwater.ledger.run import Run
+from slackwater.planning.fleet import Client, Level
+from slackwater.planning.plan import Plan
+from slackwater.planning.problem import Problem
+from slackwater.planning.schedule import plan_from_matrix
 from slackwater.training import local as workers
 from slackwater.training import loop as algorithm
 from slackwater.training.global_model import Checkpoint
@@ -203,6 +210,57 @@ def test_the_ledger_holds_network_and_evaluation_as_the_plan_says(tmp_path: Path
         train(exact, classes(), **FAST)
 
 
+def sleeping_plan() -> Plan:
+    """Two clients, one with levels, one that sleeps."""
+    traces = Traces(
+        zones=("A", "B"),
+        start=datetime(2022, 1, 1, tzinfo=UTC),
+        intensity=np.random.default_rng(3).uniform(0.1, 0.5, (2, 6)),
+        factor="direct",
+    )
+    clients = [
+        Client(name="a", zone="A", idle_w=10, levels=[Level(300, 1.0), Level(180, 0.85), Level(90, 0.2)]),
+        Client(name="b", zone="B", power_w=200, idle_w=50, startup_kwh=0.02, startup_minutes=30),
+    ]
+    problem = Problem(clients=clients, traces=traces, rounds=6, fine_tune=1, budget_kg=3.0)
+    matrix = np.array([[1, 1, 1, 0, 0, 1], [0, 1, 0, 0, 0, 1]], dtype=bool)
+    return plan_from_matrix(problem, matrix, end=0, levels=[[0, 1, 2, 0, 0, 0], [0] * 6])
+
+
+@pytest.mark.parametrize("more", [{"local_steps": 10}, {"local_epochs": 2}])
+def test_levels_and_starts_are_trained_and_charged_as_planned(tmp_path: Path, more: dict[str, Any]) -> None:
+    plan, task = sleeping_plan(), classes(clients=2)
+    result = train(plan, task, out=tmp_path, **FAST | more)
+    done = [row.work for row in result.history]
+    if "local_epochs" in more:  # 2 epochs of 40 samples in batches of 16 are 6 steps
+        assert done == [{}, {"a": 5 / 6}, {"a": 1 / 6}, {}]
+    else:
+        assert done == [{}, {"a": 0.8}, {"a": 0.2}, {}]  # round(8.5) is 8
+    with Run.open(tmp_path, read_only=True) as run:
+        assert [row.work for row in run.rounds()] == done
+        by_cause = run.queries.kg_by_cause()
+    expected = {cause: kg for cause, kg in plan.emissions.by_cause_kg.items() if kg}
+    assert by_cause == pytest.approx(expected, rel=1e-12)
+    assert by_cause["startup"] > 0
+    assert resume(tmp_path, task=task).emissions_kg == result.emissions_kg
+
+
+def test_a_level_changes_only_what_comes_after_it() -> None:
+    plan, task, ten = sleeping_plan(), classes(clients=2), FAST | {"local_steps": 10}
+    whole, lower = train(replace(plan, levels=None), task, **ten), train(plan, task, **ten)
+    assert whole.history[0].losses == lower.history[0].losses
+    assert whole.history[1].losses != lower.history[1].losses
+    assert lower.emissions_kg < whole.emissions_kg
+
+
+def test_a_plan_over_its_money_does_not_train() -> None:
+    plan = sleeping_plan()
+    price = Prices(zones=("A", "B"), start=datetime(2022, 1, 1, tzinfo=UTC), per_kwh=np.full((2, 6), 0.3))
+    priced = replace(plan, problem=plan.problem.with_settings(price=price, budget_money=0.1))
+    with pytest.raises(OverBudgetError, match=r"costs .*, over budget_money = 0\.1\. Training does not start"):
+        train(priced, classes(clients=2), **FAST)
+
+
 def test_the_baseline_is_fedavg_of_everybody() -> None:
     plan, task = plan_of(SCHEDULE, window=1), classes()
     budget = float(plan.problem.costs.dense()[:, :4].sum())
@@ -295,9 +353,7 @@ def test_the_mean_over_the_devices_is_the_regions_update() -> None:
     centres = torch.tensor([[1.0], [3.0], [8.0]], dtype=torch.float64)
     whole = quadratic([[4.0]])
     region = [[Samples(x=c[None], y=c[None]) for c in centres]]
-    task = type(whole)(
-        name="q", clients=whole.clients, test=whole.test, model=whole.model, loss=whole.loss, devices=region
-    )
+    task = replace(whole, devices=region)
     plan = plan_of(np.ones((1, 1)))
     result = train(plan, task, local_steps=1, lr=0.5, weight_decay=0, devices_per_slot=3, threads=1)
     assert float(result.model["theta"]) == pytest.approx(2.0)

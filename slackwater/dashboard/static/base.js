@@ -76,6 +76,12 @@ export function figure(value, digits = 4) {
 }
 
 export const percent = (share) => (share == null ? "–" : `${(100 * share).toFixed(1)} %`);
+/** A score by the run's metric: a share in percent, any other number to four digits with its unit. */
+export const scored = (metric, value) => (value == null ? "–" : metric.unit === "%" ? percent(value) : `${Number(value.toPrecision(4))}${metric.unit ? ` ${printable(metric.unit)}` : ""}`);
+/** The name of a metric for an axis; it says so if less is better. */
+export const metricName = (metric) => `${printable(metric.name)}${metric.higher_is_better ? "" : " (lower is better)"}`;
+/** Ticks of an axis of scores. */
+export const scoreTick = (metric) => (v) => (metric.unit === "%" ? `${Math.round(v * 1000) / 10} %` : String(Number(v.toPrecision(3))));
 
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const two = (number) => String(number).padStart(2, "0");

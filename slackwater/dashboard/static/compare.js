@@ -1,5 +1,5 @@
 // The Compare view: plans and runs side by side.
-import { $, ask, colour, el, figure, kilograms, onTheme, percent, printable, shortened, showTrouble, unpacked } from "./base.js";
+import { $, ask, colour, el, figure, kilograms, metricName, onTheme, percent, printable, scored, scoreTick, shortened, showTrouble, unpacked } from "./base.js";
 import { lineChart } from "./chart.js";
 
 const MOST = 8;
@@ -58,15 +58,17 @@ export class CompareView {
       ["Client-slots", plan((p) => p.slots.toLocaleString("en"))], ["Objective", plan((p) => figure(p.objective, 6))], ["Gap", plan((p) => (p.solver === "no-slack" ? "not optimised" : figure(p.gap, 2)))],
       ["Saved by slack", plan((p) => percent(p.savings.share))], ["Heterogeneity ρ_H", metric("rho_h")], ["Effective updates", metric("effective_updates")],
       ["Kind of run", run((r) => r.kind)], ["Status", run((r) => r.status)], ["Spent, kg", run((r) => kilograms(r.spent_kg))], ["Rounds", run((r) => r.rounds_planned ? `${r.rounds_done} of ${r.rounds_planned}` : `${r.rounds_done}`)],
-      ["Accuracy", run((r) => percent(r.accuracy))], ["Aggregator", run((r) => printable(r.aggregator ?? "–"))], ["Task", run((r) => printable(r.task ?? "–"))],
+      ["Score", run((r) => (r.score == null ? "–" : `${printable(r.metric.name)} ${scored(r.metric, r.score)}`))], ["Aggregator", run((r) => printable(r.aggregator ?? "–"))], ["Task", run((r) => printable(r.task ?? "–"))],
     ].map(([name, read]) => [name, columns.map(read)]).filter(([, cells]) => cells.some((cell) => cell !== "–"));
     const head = el("tr", {}, el("th", {}, ""), ...columns.map((one) => el("th", { scope: "col", title: printable(one.label) }, `${one.kind}: ${shortened(one.label, 42)}`)));
     const pictures = el("tr", {}, el("th", { scope: "row" }, "Schedule"), ...columns.map((one) => el("td", {}, one.error ? printable(one.error) : this.picture(one.plan))));
     $("columns").replaceChildren(el("thead", {}, head), el("tbody", {}, pictures, ...rows.map(([name, cells]) => el("tr", {}, el("th", { scope: "row" }, name), ...cells.map((cell) => el("td", {}, cell))))));
     if (!columns.length) $("columns").replaceChildren();
     const curves = columns.map((one, number) => ({ name: shortened(one.label, 40), points: one.run?.curve ?? [], kind: `c${number % 7}`, dots: true, dashed: number > 6 })).filter((one) => one.points.length);
-    $("curves-box").hidden = !curves.length;
-    if (curves.length) lineChart($("curves"), { series: curves, x: "kg CO2e spent", y: "accuracy", height: 300, yFormat: (v) => `${Math.round(v * 1000) / 10} %` });
+    const metrics = columns.filter((one) => one.run?.curve?.length).map((one) => one.run.metric), alike = metrics.every((one) => one.name === metrics[0].name);
+    // Scores by different metrics share no axis: then only the table compares the runs.
+    $("curves-box").hidden = !curves.length || !alike;
+    if (curves.length && alike) lineChart($("curves"), { series: curves, x: "kg CO2e spent", y: metricName(metrics[0]), height: 300, yFormat: scoreTick(metrics[0]) });
   }
 
   picture(plan) {

@@ -189,6 +189,8 @@ export class PlanView {
       ["Emissions", `${kilograms(plan.emissions_kg)} kg of ${kilograms(plan.budget_kg)} (${percent(plan.emissions_kg / plan.budget_kg)})`],
       ["of which idle, server", `${kilograms(plan.idle_kg)}, ${kilograms(plan.server_kg)} kg`],
       ["network, evaluation", `${plan.network_counted ? kilograms(plan.network_kg) : "not counted"}, ${kilograms(plan.evaluation_kg)} kg`],
+      ...(plan.startup_kg === undefined ? [] : [["starts", `${kilograms(plan.startup_kg)} kg`]]),
+      ...(plan.money === undefined ? [] : [["Price of electricity", `${plan.money.toFixed(2)}${plan.budget_money === null ? "" : ` of ${plan.budget_money.toFixed(2)}`} ${printable(plan.currency)}`]]),
       ["Client-slots", plan.slots.toLocaleString("en")],
       ["Ends", plan.ends_at && this.problem.start ? `${slotTime(this.problem, this.problem.settings.rounds + plan.end)}` : `slot ${plan.window[1]}`],
       ["Objective", figure(plan.objective, 6)],
@@ -206,6 +208,7 @@ export class PlanView {
       ["Heterogeneity ρ_H", figure(m.rho_h)], ["Bias of FedAvg (TV)", figure(m.tv_distance)], ["Correlation in time ρ_T", figure(m.rho_t)],
       ["between clients ρ_S", figure(m.rho_s)], ["joint ρ_TS", figure(m.rho_ts)], ["Effective updates", figure(m.effective_updates)],
       ["Longest absence", `${m.longest_absence} slots`], ["Never train before the window", never],
+      ["Slots with one client", percent(m.lone_slots)],
     ]);
   }
 

@@ -1,5 +1,5 @@
 // The Run view: follows a run; the server sends an event for every change.
-import { $, ask, el, fill, kilograms, legend, onTheme, percent, printable, showTrouble, slotTime, unpacked } from "./base.js";
+import { $, ask, el, fill, kilograms, legend, metricName, onTheme, percent, printable, scored, scoreTick, showTrouble, slotTime, unpacked } from "./base.js";
 import { Grid, gridColours, gridShades } from "./grid.js";
 import { lineChart } from "./chart.js";
 
@@ -58,7 +58,7 @@ export class RunView {
     if (state.since === 0) this.rounds = [];
     this.rounds = this.rounds.slice(0, state.since).concat(state.rounds);
     this.state = state;
-    $("live").textContent = state.status === "running" ? (state.quiet ? "No change for two minutes." : "Live.") : "";
+    $("live").textContent = state.status === "running" ? (state.quiet ? "No change for two minutes." : "Following the run.") : "";
     // A re-planned run, or one by an online policy, has no fixed number of rounds: its progress is counted in slots.
     const anew = state.replans.length > 0 || !state.rounds_planned;
     const share = state.status === "done" ? 1 : anew ? (state.last_slot + 1) / state.slots : state.rounds_done / state.rounds_planned;
@@ -69,10 +69,10 @@ export class RunView {
     this.window = force ? force.window : this.fixed.window;
     this.counted = anew ? `${state.rounds_done}` : `${state.rounds_done} of ${state.rounds_planned}`;
     $("run-progress").value = share;
-    const last = this.rounds.filter((r) => r.accuracy != null).at(-1);
+    const last = this.rounds.filter((r) => r.score != null).at(-1);
     $("run-kind").textContent = this.fixed.about;
     $("run-kind").className = `kind ${state.kind}`;
-    $("run-status").textContent = `${state.sentence} Round ${this.counted}, ${kilograms(state.spent_kg)} of ${kilograms(state.budget_kg)} kg spent${last ? `, accuracy ${percent(last.accuracy)}` : ""}.${state.quiet ? " Its status is running, but nothing was written for two minutes. If it was killed, continue with: slackwater resume." : ""}${state.shortened ? " Only the first rounds are shown." : ""}${this.fixed.synthetic ? " Synthetic intensity." : ""}`;
+    $("run-status").textContent = `${state.sentence} Round ${this.counted}, ${kilograms(state.spent_kg)} of ${kilograms(state.budget_kg)} kg spent${last ? `, ${printable(state.metric.name)} ${scored(state.metric, last.score)}` : ""}.${state.quiet ? " Its status is running, but nothing was written for two minutes. If it was killed, continue with: slackwater resume." : ""}${state.shortened ? " Only the first rounds are shown." : ""}${this.fixed.synthetic ? " Synthetic intensity." : ""}`;
     this.draw();
   }
 
@@ -84,8 +84,9 @@ export class RunView {
   }
 
   charts() {
-    const points = this.rounds.filter((r) => r.accuracy != null).map((r) => [r.spent_kg, r.accuracy]);
-    lineChart($("accuracy"), { series: [{ name: "accuracy", points, kind: "c0", dots: true }], x: "kg CO2e spent", y: "accuracy", yFormat: (v) => `${Math.round(v * 1000) / 10} %` });
+    const { metric } = this.state, points = this.rounds.filter((r) => r.score != null).map((r) => [r.spent_kg, r.score]);
+    $("score-title").textContent = `${printable(metric.name[0].toUpperCase() + metric.name.slice(1))} by kg CO2e`;
+    lineChart($("accuracy"), { series: [{ name: printable(metric.name), points, kind: "c0", dots: true }], x: "kg CO2e spent", y: metricName(metric), yFormat: scoreTick(metric) });
     const { budget_kg: budget, expected_kg, first_plan_kg: first, in_force: force, decided_slots: decided, last_slot: done } = this.state;
     const { planned_kg: planned, busy_slots: busy } = this.fixed, { slots } = this, top = budget ?? planned.at(-1);
     const left = (sums, at) => [[0, top], ...at.map((slot) => [slot + 1, top - sums[slot]])];

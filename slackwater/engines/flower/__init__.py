@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from slackwater.engines.flower.grid import GridTransport, InProcessGrid
     from slackwater.engines.flower.launch import deployed, in_process
     from slackwater.engines.flower.strategy import CarbonAware, run
+    from slackwater.engines.flower.task_app import client_app, server_app
 
 _HOME = {
     "client": ("LocalTrainingError", "Meter", "OutOfTimeError", "measured", "register"),
     "grid": ("GridTransport", "InProcessGrid"),
     "launch": ("deployed", "in_process"),
     "strategy": ("CarbonAware", "run"),
+    "task_app": ("client_app", "server_app"),
 }
 __all__ = [
     "CarbonAware",
@@ -28,11 +30,13 @@ __all__ = [
     "LocalTrainingError",
     "Meter",
     "OutOfTimeError",
+    "client_app",
     "deployed",
     "in_process",
     "measured",
     "register",
     "run",
+    "server_app",
 ]
 
 __getattr__ = lazily(__name__, {name: module for module, names in _HOME.items() for name in names})

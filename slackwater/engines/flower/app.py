@@ -104,8 +104,49 @@ _MODULES = ("__init__.py", "client_app.py", "server_app.py", "task.py")
 _TEXTS = ("pyproject.toml", "README.md", "scenario.toml")
 
 
-def new_app(folder: Path) -> list[Path]:
-    """Write a new app into a folder of the same name; return the files."""
+_WORK = "local-steps = 30\nbatch-size = 128\n"  # the defaults of `train`
+_MAKES = "make_task"
+_APP = '''"""The {part} of a task: the same that `slackwater train` and `rehearse` use."""
+
+from __future__ import annotations
+
+from slackwater.flower import {part}_app
+
+from .task import make_task
+
+app = {part}_app(make_task)
+'''
+_IMPORTED = '''"""The learning task, of an installed package."""
+
+from {place} import {function} as make_task
+
+__all__ = ["make_task"]
+'''
+
+
+def _of_task(task: str) -> dict[str, str]:
+    """Return the modules of an app that trains the user's own task: a copy of its file, or an import from its module."""
+    from slackwater.training import tasks
+
+    tasks.option_names(task)  # raises if there is no such function
+    place, _, function = task.rpartition(":")
+    if place.endswith(".py"):
+        text = Path(place).expanduser().read_text(encoding="utf-8").rstrip() + "\n"
+        text += "" if function == _MAKES else f"\n\n{_MAKES} = {function}\n"
+    else:
+        text = _IMPORTED.format(place=place, function=function)
+    return {"task.py": text} | {f"{part}_app.py": _APP.format(part=part) for part in ("client", "server")}
+
+
+def new_app(folder: Path, *, task: str | None = None, scenario: Path | None = None) -> list[Path]:
+    """Write a new app into a folder of the same name; return the files.
+
+    Args:
+        folder: The new folder.
+        task: "file.py:function" or "package.module:function" of a `sw.Task` to train. Default: a small example. A file is
+            copied into the app; a module must be installed where the app runs.
+        scenario: Scenario to copy into the app. Default: an example with three sites.
+    """
     name, project = folder.name.replace("-", "_"), folder.name.replace("_", "-")
     if not _VALID.fullmatch(project) or keyword.iskeyword(name) or name in ("slackwater", "flwr", "torch"):
         raise ScenarioError(
@@ -115,9 +156,21 @@ def new_app(folder: Path) -> list[Path]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ScenarioError(f"{folder} already exists and is not empty. Name another folder.")
     template = files("slackwater.engines.flower") / "template"
+    own = {} if task is None else _of_task(task)
+    if scenario is not None:
+        own["scenario.toml"] = scenario.read_text(encoding="utf-8")
+    count = own.get("scenario.toml", (template / "scenario.toml").read_text(encoding="utf-8")).count("[[client]]")
     wanted = [(file, folder / name / file) for file in _MODULES] + [(file, folder / file) for file in _TEXTS]
     for file, path in wanted:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if file in own:
+            path.write_text(own[file], encoding="utf-8")
+            continue
         text = (template / file).read_text(encoding="utf-8").replace(f'name = "{_NAME}"', f'name = "{project}"')
+        if task is not None and file == "pyproject.toml":
+            text = text.replace(
+                "local-steps = 20\nbatch-size = 32\n",
+                f"{_WORK}clients = {count}                     # of the scenario\n",
+            )
         path.write_text(text.replace(_NAME, name), encoding="utf-8")
     return [path for _, path in wanted]

@@ -194,6 +194,8 @@ class Meter:
         self.slot: int | None = config.get("slot")  # counted from 0; None if the message is not from a plan
         self.seed: int | None = config.get("seed")
         """Of this client and slot. `measured` has seeded Python's, NumPy's and PyTorch's generators with it."""
+        self.work = float(config.get("work", 1.0))
+        """Share of the local steps to take in this slot; below 1 if the plan has the client at a lower power level."""
         self._started, self._started_at = time_source.monotonic(), time_source.now().timestamp()
         self._ended_s: float | None = None
         self._kwh: float | None = None

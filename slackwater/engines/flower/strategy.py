@@ -60,7 +60,10 @@ def run(
     transport = GridTransport(grid, names=names, ask_registered=is_new, patience_s=_PATIENCE_S)
     known = transport.online(patiently=is_new)
     log.info("%d of %d clients are online.", len(known), len(names))
-    judge = None if evaluate is None else lambda arrays: evaluate(to_arrays(arrays))
+    judge: Callable[[Arrays], Mapping[str, float]] | None = None
+    if evaluate is not None:
+        judge = lambda arrays: evaluate(to_arrays(arrays))  # noqa: E731
+        judge.metric = getattr(evaluate, "metric", None)  # type: ignore[attr-defined]  # its direction and unit
     return carry_out(folder, transport, as_arrays(initial), evaluate=judge)
 
 

@@ -44,7 +44,7 @@ def summary(table: Sequence[Line], *, synthetic: bool = False) -> RenderableType
     target = table[0].target if table else math.nan
     legend = (
         f"Mean and deviation over seeds. slots: until the last round; target: {target:.1%} (number of seeds that reach it); "
-        "rho_H inf: a client never trained."
+        "rho_H: before the fine-tuning window; inf: a client never trains before it."
     )
     blocks.append(Text(legend, style="dim"))
     blocks.append(Text(KINDS[KIND].sentence, style="yellow"))

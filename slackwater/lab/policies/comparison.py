@@ -23,6 +23,7 @@ from slackwater.lab import store
 from slackwater.lab.policies.registry import PLANNED, split_method
 from slackwater.lab.store import DIVERGED, INFEASIBLE
 from slackwater.ledger.schema import RunKind
+from slackwater.planning.metrics import Metrics
 from slackwater.planning.problem import Problem
 
 if TYPE_CHECKING:
@@ -135,18 +136,21 @@ def _trained(cell: Cell, problem: Problem, task: Task, setting: Setting) -> Resu
 def _measured(result: Result, problem: Problem) -> dict[str, Any]:
     history, names = result.history, [str(name) for name in problem.fleet.names]
     slots = history[-1].slot + 1 if history else 0
-    counts = np.array([sum(name in done.participants for done in history) for name in names])
-    pi = counts / max(1, slots)
+    trained = np.zeros((len(names), max(1, slots)), dtype=bool)
+    for done in history:
+        trained[[names.index(name) for name in done.participants], done.slot] = True
+    # As a plan's own figure: over the slots before the fine-tuning window, which a policy does not have.
+    before = next((done.slot for done in history if done.in_window), slots)
+    metrics = Metrics.of(np.packbits(trained, axis=1), before, np.zeros(len(names)))
     hours = problem.slot_hours
     return {
         "accuracy": result.accuracy,
         "worst_client": result.worst_client_accuracy,
         "kg": result.emissions_kg,
         "rounds": len(history),
-        "client_rounds": int(counts.sum()),
+        "client_rounds": int(trained.sum()),
         "slots": slots,
-        # The paper's heterogeneity, over the slots from the first to the last round; infinite if a client never trained.
-        "rho_h": float(np.mean((1 - pi) / pi)) if counts.all() else "inf",
+        "rho_h": metrics.to_dict()["rho_h"],
         "never": list(result.never),
         "curve": [[(d.slot + 1) * hours, d.spent_kg, d.accuracy] for d in history if d.accuracy is not None],
     }
@@ -184,7 +188,8 @@ class Line:
     rounds: float
     client_rounds: float
     rho_h: float
-    """Mean over the seeds in which all clients trained; infinite if there is none."""
+    """Heterogeneity before the window, as in `Plan.metrics`: mean over the seeds in which all clients train before it;
+    infinite if there is none."""
     target: float
     reached: int
     """Seeds that reached the target accuracy."""

@@ -17,7 +17,7 @@ from slackwater.ledger.run import Run
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
 from slackwater.training.loop import Callback, Result, carry_out, check_same_data
-from slackwater.training.settings import Settings, described, plan_of, rebuilt
+from slackwater.training.settings import Settings, check_model, described, plan_of, rebuilt
 from slackwater.training.task import Task
 
 
@@ -62,6 +62,7 @@ def train(
     )
     plan = empty_plan(problem, policy)
     _check(problem, task, full, options, out)
+    check_model(task, full)
     run = Run.create(
         out,
         plan=plan.to_dict(),

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 import slackwater as sw
+from slackwater.cli.options import seeds_option
 from slackwater.lab.paper.setting import Source, problem
 from slackwater.lab.store import RESULTS, Row, Store, sweep, trained
 from slackwater.lab.tables import accuracy, line, under
@@ -45,7 +46,7 @@ def main() -> None:
 @click.option("--task", default="mnist")
 @click.option("--task-data", default=None)
 @click.option("--model", default=None)
-@click.option("--seeds", default="0,1,2")
+@seeds_option
 @click.option("--ends", default=",".join(map(str, ENDS)))
 @click.option("--aggregators", default=",".join(AGGREGATORS))
 @click.option("--local-steps", default=30)
@@ -53,7 +54,7 @@ def main() -> None:
 @click.option("--jobs", default=1, help="Cells trained in parallel, one core each.")
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS / "aggregation.jsonl")
 def run(
-    data: str, task: str, task_data: str | None, model: str | None, seeds: str, ends: str, aggregators: str,
+    data: str, task: str, task_data: str | None, model: str | None, seeds: tuple[int, ...], ends: str, aggregators: str,
     local_steps: int, lr: float, jobs: int, results: Path,
 ) -> None:  # fmt: skip
     """Train every cell that is not stored yet."""
@@ -61,8 +62,8 @@ def run(
     settings = {"task": task, "local_steps": local_steps, "lr": lr}
     times = [int(end) for end in ends.split(",")]
     cells = [
-        Cell(aggregator=name, s=end, seed=int(seed))
-        for seed in seeds.split(",")
+        Cell(aggregator=name, s=end, seed=seed)
+        for seed in seeds
         for name, end in [(NO_SLACK, 0), *((name, end) for end in times for name in aggregators.split(","))]
     ]
     measure = partial(train_cell, source=source, slack=max(times), local_steps=local_steps, lr=lr)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from slackwater.cli.options import Seeds, seeds_option
 from slackwater.lab.paper import cells
 from slackwater.lab.paper.accuracy import no_slack
 from slackwater.lab.paper.setting import BETA, ENDS, Source
@@ -30,12 +31,12 @@ CNN_BUDGETS = (3, 4, 5, 9, 10, 20, 30, 40)
 @click.option("--task", default="mnist")
 @click.option("--task-data", default=None, help="Folder of MNIST.")
 @click.option("--budgets", default=",".join(map(str, CNN_BUDGETS)), help="Budgets T, in training order.")
-@click.option("--seeds", default=",".join(map(str, SEARCH_SEEDS)))
+@seeds_option
 @click.option("--rules", default=OURS, help="Aggregators on auto's schedules.")
 @click.option(
     "--grid", default="", help="End times at which our aggregator is trained too, such as 20,50; 58/2 is a window of 2."
 )
-@click.option("--grid-seeds", default="0", show_default=True)
+@click.option("--grid-seeds", type=Seeds(), default=1, show_default=True, help="Seeds of the grid, as for --seeds.")
 @click.option(
     "--paper",
     is_flag=True,
@@ -58,10 +59,10 @@ def main(
     task: str,
     task_data: str | None,
     budgets: str,
-    seeds: str,
+    seeds: tuple[int, ...],
     rules: str,
     grid: str,
-    grid_seeds: str,
+    grid_seeds: tuple[int, ...],
     paper: bool,
     beta: float,
     local_steps: int,
@@ -77,24 +78,22 @@ def main(
     hours = [int(T) for T in budgets.split(",")]
     chosen = {T: auto_cell(Maker(data), Cell(hours=T)) for T in hours}
     wanted = {
-        (T, rule, int(seed)): cells.Cell(
+        (T, rule, seed): cells.Cell(
             rounds=T, end=one.end, fine_tune=one.fine_tune, recall=one.recall, alpha=float(one.alpha), aggregator=rule,
-            local_steps=local_steps, batch_size=batch_size, lr=LR, seed=int(seed),
+            local_steps=local_steps, batch_size=batch_size, lr=LR, seed=seed,
         )
-        for seed in seeds.split(",") for T, one in chosen.items() for rule in rules.split(",")
+        for seed in seeds for T, one in chosen.items() for rule in rules.split(",")
     }  # fmt: skip
     if not show:
         ends = [[int(number) for number in one.split("/")] for one in grid.split(",") if one]
-        beside = [
-            replace(work.ours(T, *of), seed=int(seed)) for seed in grid_seeds.split(",") for T in hours for of in ends
-        ]
+        beside = [replace(work.ours(T, *of), seed=seed) for seed in grid_seeds for T in hours for of in ends]
         _train([*wanted.values(), *beside], source, store, jobs)
     if paper and not show:
         # Windows of 3 start at T = 4: at T = 3 they would use the whole budget.
         tried = [[work.published(T, *key) for key in PAPER_CELLS if key[0] < T] for T in hours]
         _train(chain(*tried), source, theirs, jobs)
         best = [cell for of in tried if (cell := _best(theirs, of)) is not None]
-        _train([replace(cell, seed=int(seed)) for seed in seeds.split(",") for cell in best], source, theirs, jobs)
+        _train([replace(cell, seed=seed) for seed in seeds for cell in best], source, theirs, jobs)
     names = rules.split(",")
     click.echo(line("T", "no slack", "paper's best cell", "of", "our best cell", "of", *names, "of"))
     click.echo(under(len(names) + 7))

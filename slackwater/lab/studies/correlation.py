@@ -16,6 +16,7 @@ from pathlib import Path
 
 import click
 
+from slackwater.cli.options import seeds_option
 from slackwater.lab.markov_participation import cells as processes
 from slackwater.lab.paper.cells import random_plan
 from slackwater.lab.paper.setting import ZONES, Source
@@ -51,7 +52,7 @@ def main() -> None:
 @click.option("--task", default="digits", show_default=True)
 @click.option("--task-data", default=None)
 @click.option("--model", default=None)
-@click.option("--seeds", default="0,1,2", show_default=True)
+@seeds_option
 @click.option(
     "--cells", "names", default=",".join(PROCESSES), help="Processes such as HO-TU-SU,HE-TC-SC. Default: all eight."
 )
@@ -63,7 +64,7 @@ def main() -> None:
 @click.option("--jobs", default=1, show_default=True, help="Cells trained in parallel, one core each.")
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS / "correlation.jsonl")
 def run(
-    task: str, task_data: str | None, model: str | None, seeds: str, names: str, aggregators: str, beta: float,
+    task: str, task_data: str | None, model: str | None, seeds: tuple[int, ...], names: str, aggregators: str, beta: float,
     slots: int, local_steps: int, lr: float, jobs: int, results: Path,
 ) -> None:  # fmt: skip
     """Train every cell that is not stored yet."""
@@ -71,8 +72,8 @@ def run(
         if name not in PROCESSES:
             raise click.ClickException(f"There is no cell {name!r}. There are: {', '.join(PROCESSES)}.")
     cells = [
-        Cell(cell=name, aggregator=aggregator, fine_tune=fine_tune, seed=int(seed))
-        for seed in seeds.split(",")
+        Cell(cell=name, aggregator=aggregator, fine_tune=fine_tune, seed=seed)
+        for seed in seeds
         for name in names.split(",")
         for aggregator in aggregators.split(",")
         for fine_tune in (0, FINE_TUNE)

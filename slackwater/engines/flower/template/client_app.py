@@ -23,7 +23,7 @@ def train(msg: Message, context: Context) -> Message:
         loss = task.train(
             model,
             data,
-            steps=int(context.run_config["local-steps"]),
+            steps=max(1, round(meter.work * int(context.run_config["local-steps"]))),  # fewer at a lower power level
             batch_size=int(context.run_config["batch-size"]),
             lr=float(context.run_config["lr"]),
             out_of_time=lambda: meter.out_of_time,

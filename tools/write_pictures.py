@@ -1,0 +1,136 @@
+"""Write the pictures of dashboard and report in docs/images: `python tools/write_pictures.py`.
+
+Needs Debian's Chromium (`make browser`) and playwright. The run is the demo's: it stops half way while it is photographed,
+then ends, and its report is photographed too.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+import slackwater as sw
+from slackwater.scenario import SCENARIO
+
+IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+CHROMIUM = "/usr/bin/chromium"
+SITES, HALF_WAY = 54, 22
+PATIENCE_MS = 30_000
+
+
+def main() -> None:
+    """Write all pictures."""
+    with tempfile.TemporaryDirectory() as place, sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        folder = Path(place)
+        (folder / "scenario.toml").write_text(many_sites(), encoding="utf-8")
+        with served(folder / "scenario.toml") as address:
+            plan_views(browser, address)
+        (folder / "demo.toml").write_text(SCENARIO, encoding="utf-8")
+        run_view(browser, folder / "demo.toml", folder / "training")
+        report_head(browser, folder / "training", folder / "report.html")
+        browser.close()
+
+
+def many_sites() -> str:
+    """Return a scenario with a client in each of the first zones of the typical year, of three powers."""
+    zones = sw.load_traces(start="2022-01-01T00:00Z", hours=1).zones[:SITES]
+    power_w = np.random.default_rng(1).choice((70, 300, 700), SITES)
+    head = "start = 2022-01-01T00:00:00Z\nrounds = 100\nslack = 236\nbudget_kg = 270\nalpha = 0.1\nfine_tune = 2\n"
+    sites = (
+        f'[[client]]\nname = "site-{i:03}"\nzone = "{zone}"\npower_w = {watts}\n'
+        for i, (zone, watts) in enumerate(zip(zones, power_w, strict=True), start=1)
+    )
+    return "\n".join([head, *sites])
+
+
+@contextmanager
+def served(what: Path) -> Iterator[str]:
+    """Serve a scenario or a run in a process of its own, as users have it, and yield its address."""
+    command = [sys.executable, "-m", "slackwater", "serve", str(what), "--port", "0", "--no-open"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+def opened(browser: Any, address: str, width: int, height: int, scheme: str = "light") -> Any:
+    """Return a page that is ready."""
+    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page.set_default_timeout(PATIENCE_MS)
+    page.goto(address)
+    return page
+
+
+def plan_views(browser: Any, address: str) -> None:
+    """Write the plan view on a desk, with the words of one cell, and on a phone, dark."""
+    page = opened(browser, address, 1280, 900)
+    page.wait_for_selector("#metrics:not(.stale) dt")
+    page.wait_for_selector("#front:not(.stale) svg")
+    box = page.locator("canvas").first.bounding_box()
+    page.mouse.move(box["x"] + 0.338 * box["width"], box["y"] + 0.214 * box["height"])
+    page.wait_for_selector(".grid-tip:not([hidden])")
+    keep(page.screenshot(full_page=True), "dashboard-plan.png")
+    page.close()
+    phone = opened(browser, address, 390, 844, "dark")
+    phone.wait_for_selector("#metrics:not(.stale) dt")
+    keep(phone.screenshot(), "dashboard-phone.png")
+    phone.close()
+
+
+def run_view(browser: Any, scenario: Path, out: Path) -> None:
+    """Train the demo's plan; write the run view half way, and let the run end."""
+    plan = sw.plan(sw.load_scenario(scenario).problem())
+    half_way, go_on = threading.Event(), threading.Event()
+
+    def wait(step: Any) -> None:
+        if step.done.number + 1 == HALF_WAY:
+            half_way.set()
+            go_on.wait()
+
+    task = sw.tasks.make("digits", clients=len(plan.problem.fleet))
+    options: dict[str, Any] = {"out": out, "progress": wait, "eval_every": 4, "threads": 1}
+    training = threading.Thread(target=lambda: sw.train(plan, task, **options), daemon=True)
+    training.start()
+    half_way.wait()
+    with served(out) as address:
+        page = opened(browser, f"{address}#run", 1000, 900)
+        page.wait_for_selector("#burn svg")
+        page.wait_for_timeout(1000)  # the schedule follows
+        keep(page.screenshot(full_page=True), "dashboard-run.png")
+        page.close()
+    go_on.set()
+    training.join()
+
+
+def report_head(browser: Any, run: Path, html: Path) -> None:
+    """Write the first section of a report."""
+    sw.report(run, html=html)
+    page = opened(browser, html.as_uri(), 1100, 785)
+    keep(page.screenshot(), "report.png")
+    page.close()
+
+
+def keep(png: bytes, name: str) -> None:
+    """Store a picture at most 1,100 pixels wide with 256 colours: a third of the bytes, and no difference to the eye."""
+    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    picture.thumbnail((1100, picture.height), Image.Resampling.LANCZOS)
+    picture.quantize(256).save(IMAGES / name, optimize=True)
+    sys.stderr.write(f"wrote {IMAGES / name}\n")
+
+
+if __name__ == "__main__":
+    main()
