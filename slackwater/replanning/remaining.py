@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from slackwater.errors import DataError, InfeasibleError
 from slackwater.intensity.forecast.base import Forecast, SameHourMean
-from slackwater.intensity.traces import Traces
-from slackwater.planning.emissions import emissions
-from slackwater.planning.exact import BUDGET_ROUNDING, Found, search
+from slackwater.intensity.traces import HIGHEST_KG_PER_KWH, Traces
+from slackwater.planning.exact import search
 from slackwater.planning.fleet import NO_LIMIT, Fleet
 from slackwater.planning.problem import Problem
 from slackwater.planning.tied_search import Effort, search_tied
@@ -28,7 +27,6 @@ _GAP, _SECONDS = 1e-3, 5.0
 _LEAST_STEPS, _MOST_STEPS, _CELLS = 2, 8, 10_000
 """Steps of such a search, each of which takes up one end time: fewer for many client-slots, which take longer. Steps and not
 seconds usually end it, so that a run can be repeated."""
-_MOST_TRIES = 6
 
 
 class NoForecastError(DataError):
@@ -55,7 +53,7 @@ def expected_intensity(known: Traces, forecast: Forecast | None, slots: int) -> 
         merged = np.array(filled[:, :slots]) if not whole else np.empty((len(known.zones), slots))
         taken = [forecast.zones.index(known.zones[row]) for row in rows]
         merged[rows, covered] = values[taken, first : first + covered.stop - covered.start]
-        arrays.append(merged)
+        arrays.append(np.minimum(merged, HIGHEST_KG_PER_KWH))  # a forecast above any grid is wrong, but ends no run
     lacking = sorted(set(known.zones) - set(forecast.zones))
     missing = [f"zones {', '.join(lacking)}"] if lacking else []
     if covered != slice(0, slots):
@@ -148,7 +146,7 @@ def solve(rest: Problem, in_vain_kg: NDArray[np.float64] | None = None, *, quick
     """
     ends = promising_ends(rest, in_vain_kg)
     try:
-        found = _search_tied(rest, ends, quick=quick) if rest.coupled else search(rest, ends, greedy=True)
+        found = search_tied(rest, ends, _effort(rest, quick=quick)) if rest.coupled else search(rest, ends, greedy=True)
     except InfeasibleError:
         return None
     before = found.stage.before
@@ -158,6 +156,7 @@ def solve(rest: Problem, in_vain_kg: NDArray[np.float64] | None = None, *, quick
 
 
 def _effort(rest: Problem, *, quick: bool) -> Effort:
+    """Return how long to search; what sleeps takes longer."""
     gaps: list[float] = []
     most = _MOST_STEPS if not rest.costs.sleeps.any() else _LEAST_STEPS
     steps = min(max(_CELLS // (rest.costs.clients * rest.costs.slots), _LEAST_STEPS), most)
@@ -168,23 +167,6 @@ def _effort(rest: Problem, *, quick: bool) -> Effort:
         stop=lambda: len(gaps) >= steps,
         first_look=quick,
     )
-
-
-def _search_tied(rest: Problem, ends: list[int], *, quick: bool) -> Found:
-    """Return the best schedule found for tied clients, within both budgets."""
-    asked = rest
-    for _ in range(_MOST_TRIES):
-        found = search_tied(asked, ends, _effort(rest, quick=quick))
-        if not rest.costs.sleeps.any():
-            return found
-        # Starts depend on the whole schedule; if they do not fit, plan the rest with less.
-        over = emissions(rest, found.packed, found.stage.end, found.levels).total_kg - rest.budget_kg
-        if over <= 2 * BUDGET_ROUNDING * rest.budget_kg:
-            return found
-        if over >= asked.budget_kg:
-            break
-        asked = asked.with_settings(budget_kg=asked.budget_kg - over)
-    raise InfeasibleError("The budget does not pay for the starts of clients that sleep.")
 
 
 def promising_ends(problem: Problem, in_vain_kg: NDArray[np.float64] | None = None) -> list[int]:

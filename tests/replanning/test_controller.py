@@ -16,7 +16,7 @@ from worlds import HISTORY, daily, forecast, problem, traces
 import slackwater as sw
 from slackwater.errors import DataError, ScenarioError, SlackwaterError
 from slackwater.intensity.forecast.base import Forecast
-from slackwater.intensity.traces import Traces
+from slackwater.intensity.traces import HIGHEST_KG_PER_KWH, Traces
 from slackwater.replanning.backtest import without_intensity
 from slackwater.replanning.controller import Controller, Step
 from slackwater.replanning.run_state import Settings, State
@@ -41,6 +41,7 @@ def _drive(
             emitted = float(energy @ truth[:, HISTORY + slot])
             if emitted > step.held_kg or (worst and emitted > 0):
                 truth[:, HISTORY + slot] *= step.held_kg / emitted
+                truth[:, HISTORY + slot] = np.minimum(truth[:, HISTORY + slot], HIGHEST_KG_PER_KWH)
     return controller, steps, truth
 
 

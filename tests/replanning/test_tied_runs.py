@@ -15,7 +15,7 @@ import slackwater as sw
 from slackwater.intensity.forecast.base import Persistence
 from slackwater.intensity.forecast.forecasters import Oracle
 from slackwater.intensity.prices import Prices
-from slackwater.intensity.traces import Traces
+from slackwater.intensity.traces import HIGHEST_KG_PER_KWH, Traces
 from slackwater.planning.emissions import emissions
 from slackwater.planning.problem import Server
 from slackwater.replanning import backtest, past_plans_before
@@ -103,6 +103,7 @@ def _drive(
             given = _given_kg(asked, controller.state, slot)
             if emitted > given:
                 truth[:, HISTORY + slot] *= (step.held_kg - given) / (emitted - given)
+                truth[:, HISTORY + slot] = np.minimum(truth[:, HISTORY + slot], HIGHEST_KG_PER_KWH)
         if not controller.finished:
             state = State.from_dict(json.loads(json.dumps(controller.state.to_dict())))
             controller = Controller(without_intensity(asked), settings, state)
