@@ -21,7 +21,7 @@ start = 2022-03-01T00:00:00Z
 rounds = 4
 slack = 8
 fine_tune = 1
-budget_kg = 1.1
+budget_kg = 0.55
 max_parallel = 3
 min_parallel = 2
 price_weight = 0.05
@@ -71,6 +71,7 @@ def call(*arguments: str) -> Result:
 
 def test_a_tied_scenario_is_rehearsed_settled_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("slackwater.replanning.reserve.MOST", 5)  # plans of the past: fewer are faster
     (tmp_path / "scenario.toml").write_text(SCENARIO)
     rows = ["datetime_utc,FR,IE,NO-NO1,SE-SE4"]
     for hour in range(12):
@@ -80,7 +81,7 @@ def test_a_tied_scenario_is_rehearsed_settled_and_shown(tmp_path: Path, monkeypa
     done = call("rehearse", "scenario.toml", "--json", "--replan", "6h", "--forecast", "persistence")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    assert found["rehearsal"]["emissions_kg"] == found["spent_kg"] <= 1.1
+    assert found["rehearsal"]["emissions_kg"] == found["spent_kg"] <= 0.55
     assert found["rehearsal"]["unsettled_kg"] == 0
     assert 0.3 < found["rehearsal"]["share"] <= 1.001
     assert world.recount(tmp_path / "rehearsal") == pytest.approx(found["spent_kg"], rel=1e-9)
@@ -93,6 +94,5 @@ def test_a_tied_scenario_is_rehearsed_settled_and_shown(tmp_path: Path, monkeypa
     assert math.fsum(line.kg for line in lines) == pytest.approx(found["spent_kg"], rel=1e-9)
     again = call("resume", "rehearsal", "--json")
     assert json.loads(again.stdout)["rehearsal"] == found["rehearsal"]
-    for command in (("status", "rehearsal"), ("report", "rehearsal")):
-        shown = call(*command)
-        assert shown.exit_code == 0, shown.output
+    shown = call("report", "rehearsal")
+    assert shown.exit_code == 0, shown.output
