@@ -240,11 +240,6 @@ def _truth(scenario: Scenario, archive: ForecastArchive | None, actuals: str, st
 
 
 def _problem(scenario: Scenario, truth: Traces, start: datetime, budget_rounds: int | None) -> Problem:
-    if scenario.server is not None or scenario.max_parallel is not None:
-        raise ScenarioError(
-            "A back-test does not support max_parallel and [server], because re-planning does not. Remove them from the "
-            "scenario."
-        )
     moved = scenario.model_copy(update={"start": start, "deadline": None, "slack": scenario.horizon - scenario.rounds})
     problem = moved.problem(truth)
     if budget_rounds is None:
@@ -253,6 +248,11 @@ def _problem(scenario: Scenario, truth: Traces, start: datetime, budget_rounds: 
         raise ScenarioError(f"--budget-rounds {budget_rounds} is longer than the horizon of {problem.horizon} slots.")
     costs = problem.costs
     first = costs.dense()[:, :budget_rounds].sum() + costs.idle_kg()[:budget_rounds].sum()
+    if costs.server_kg is not None:
+        first += costs.server_kg[:budget_rounds].sum()
+    if costs.sleeps.any():  # all of them are up, after one start each
+        intensity = costs.intensity[costs.row]
+        first += (costs.up_kwh @ intensity[:, :budget_rounds]).sum() + costs.startup_kwh @ intensity[:, 0]
     return problem.with_settings(budget_kg=float(first))
 
 

@@ -341,6 +341,7 @@ def _from_row(row: sqlite3.Row) -> Charge:
 
 
 _ESTIMATED: IntensityKind = "estimated"
+GIVEN_KG = "kg per slot as given in the scenario"
 
 
 class ModelledCharges:
@@ -400,7 +401,7 @@ class ModelledCharges:
     def _server(self, slot: int, kg: float) -> Charge:
         problem, start = self._problem, self._problem.slot_start(slot)
         server, energy, intensity = problem.server, None, None
-        source, kind = "kg per slot as given in the scenario", _ESTIMATED
+        source, kind = GIVEN_KG, _ESTIMATED
         if server is not None:
             energy = float(energy_kwh(server.power_w, problem.slot_hours) * server.pue)
             intensity = float(problem.traces.window(start, 1).intensity[problem.traces.index(server.zone), 0])

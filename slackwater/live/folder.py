@@ -226,11 +226,6 @@ def prepare(
     where = refuse_begun(folder)
     if (settings.source == "playback") != (actuals is not None):
         raise ScenarioError("source='playback' needs actuals, and other sources take none.")
-    if settings.source != "plan" and plan.problem.coupled:
-        raise ScenarioError(
-            "Re-planning does not support max_parallel and [server] yet. Remove them from the scenario, or use --replan "
-            "never."
-        )
     _check_margin(plan, settings)
     if settings.source == "plan" and (guessed := plan.problem.traces.forecast_zones()):
         raise ScenarioError(

@@ -23,9 +23,9 @@ from slackwater.ledger.score import MetricLabel
 from slackwater.live.folder import LiveSettings, load_actuals, prepare
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan as make_plan
-from slackwater.planning.problem import Problem, utilities
+from slackwater.planning.problem import Problem
 from slackwater.planning.storage import plan_from_dict
-from slackwater.replanning.backtest import BLEND, backtest_forecaster, objective_and_share
+from slackwater.replanning.backtest import BLEND, backtest_forecaster, objective_and_share, utility_of
 from slackwater.replanning.remaining import NoForecastError
 from slackwater.units import iso
 
@@ -118,15 +118,19 @@ def outcome(folder: str | Path) -> Rehearsal:
         problem = plan.problem
         row = {str(name): client for client, name in enumerate(problem.fleet.names)}
         trained = np.zeros((len(row), problem.horizon), dtype=bool)
+        levels = None if problem.costs.level_work.shape[1] == 1 else np.zeros(trained.shape, dtype=np.uint8)
         for done in rounds:
             trained[[row[name] for name in done.participants], done.slot] = True
+            if levels is not None:
+                for name, work in done.work.items():
+                    levels[row[name], done.slot] = np.abs(problem.costs.level_work[row[name]] - work).argmin()
     actuals = load_actuals(where)
     came = problem.with_settings(traces=actuals.window(problem.first_slot, problem.horizon))
-    foresight, share = None, None
+    foresight: Foresight | None = None
+    share: float | None = None
     try:
         best = make_plan(came)
-        kg = np.where(trained, came.costs.dense(), 0.0).sum(axis=1)
-        share = objective_and_share(came, utilities(trained.sum(axis=1), kg, came.g_max), best)[1]
+        share = objective_and_share(came, utility_of(came, trained, levels), best)[1]
         foresight = Foresight(
             emissions_kg=best.emissions_kg,
             rounds=int(np.count_nonzero(best.matrix.any(axis=0))),

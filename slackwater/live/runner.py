@@ -629,7 +629,7 @@ def _schedule(folder: Path, plan: Plan, settings: LiveSettings, problem: Problem
         intensity = Playback(asked, actuals, played, lag=settings.lag_slots)
     else:
         named = None if settings.forecast in (None, BLEND) else forecaster(settings.forecast)
-        zones = sorted({str(zone) for zone in asked.fleet.zone})
+        zones = sorted({*map(str, asked.fleet.zone), *([] if asked.server is None else [asked.server.zone])})
         feed = ProviderFeed.of(
             settings.data, zones, slot_minutes=asked.traces.slot_minutes,
             folder=Path(settings.data.get("folder", folder)), forecaster=named,

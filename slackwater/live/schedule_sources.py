@@ -16,12 +16,12 @@ from slackwater.intensity.feed import ProviderFeed
 from slackwater.intensity.forecast.base import Forecast, Forecaster, slots_per_day
 from slackwater.intensity.traces import INTERPOLATED, Traces
 from slackwater.ledger.journal import Replan
-from slackwater.ledger.ledger import WAITING, Cause, Charge, IntensityKind, Ledger, ModelledCharges
+from slackwater.ledger.ledger import GIVEN_KG, WAITING, Cause, Charge, IntensityKind, Ledger, ModelledCharges
 from slackwater.planning.emissions import waiting_kg
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
 from slackwater.replanning.backtest import without_intensity
-from slackwater.replanning.controller import Controller
+from slackwater.replanning.controller import Controller, Step
 from slackwater.replanning.reserve import Bounds, PastPlans, past_plans
 from slackwater.replanning.run_state import Settings, State
 
@@ -116,10 +116,17 @@ class FixedPlan:
         return 0
 
     def decide(self, present: Mask, away: Mask, ledger: Ledger) -> Decision:
-        """Let the clients train that are planned and online."""
+        """Let the clients train that are planned and online; before the window, nobody if they are no quorum."""
         slot, before = self._slot, self.plan.before
-        planned = self._matrix[:, slot]
+        planned, least = self._matrix[:, slot], self.plan.problem.min_parallel
         trains = planned & present
+        messages: tuple[str, ...] = ()
+        if least is not None and slot < before and planned.any() and trains.sum() < least:
+            messages = (
+                f"Nobody trains in slot {slot}: only {trains.sum()} of {planned.sum()} planned clients can, and min_parallel "
+                f"asks for at least {least}.",
+            )
+            trains = np.zeros_like(trains)
         who = {self._names[client] for client in np.flatnonzero(trains)}
         lines = [
             line
@@ -132,7 +139,7 @@ class FixedPlan:
             expected_kg={(line.client, line.cause): line.kg for line in self._expected.of(slot, slot)},
             charges=tuple(lines), protected_kg=self._protected_kg(slot),
             left=self._matrix[:, slot : max(before, slot)].sum(axis=1), before=before,
-            work=self.plan.lower_work(slot),
+            work={client: work for client, work in self.plan.lower_work(slot).items() if trains[client]}, messages=messages,
         )  # fmt: skip
 
     def realise(self, *, drew: Mask, used: Mask, missed: Mask, ledger: Ledger) -> None:
@@ -363,14 +370,12 @@ class Replanned:
             trains=step.trains,
             missing=wanted & ~present,
             in_window=step.in_window,
-            expected_kg={
-                (self._names[client], cause): float(energy * step.intensity[client])
-                for client, cause, energy in self._drawn(wanted)
-            },
-            charges=tuple(self._lines(step.slot, step.trains, step.held_kg, known)),
+            expected_kg=self._expected_kg(step, wanted),
+            charges=tuple(self._lines(step, known)),
             protected_kg=step.protected_kg,
             left=left,
             before=state.window_at,
+            work=self._work(step),
             replan=replan if step.replanned else None,
             messages=(*self.intensity.notes(), *messages, *(step.messages if present.any() else ())),
         )
@@ -430,50 +435,86 @@ class Replanned:
             measured[row[client], slot] = kg
         return measured
 
-    def _drawn(self, trains: Mask) -> list[tuple[int, Cause, float]]:
+    def _work(self, step: Step) -> dict[int, float]:
+        """Return client -> work in a slot, of the clients that train there below full power."""
+        work = self.problem.costs.level_work
+        return {int(c): float(work[c, step.level[c]]) for c in np.flatnonzero(step.trains & (step.level > 0))}
+
+    def _drawn(self, step: Step, trains: Mask) -> list[tuple[int, Cause, float]]:
         """Return client, cause and kWh of a slot in which these clients train [client]."""
         costs = self.problem.costs
         if self.controller.state.stopped_at is not None and not trains.any():  # the run ends before this slot
             return []
-        drawn: list[tuple[int, Cause, float]] = [
-            (int(c), "idle", costs.idle_kwh[c]) for c in np.flatnonzero(costs.idle_kwh)
-        ]
-        for cause, kwh in costs.round_kwh.items():
+        drawn: list[tuple[int, Cause, float]] = []
+        for waiting, kwh in zip(WAITING, (step.idle_kwh, step.startup_kwh), strict=True):
+            drawn += [(int(c), waiting, kwh[c]) for c in np.flatnonzero(kwh)]
+        by_level = {"training": costs.level_training_kwh, "evaluation": costs.level_evaluation_kwh}
+        for cause, full in costs.round_kwh.items():
+            kwh = full
+            if cause in by_level and step.level.any():
+                kwh = by_level[cause][np.arange(len(full)), step.level]
             drawn += [(int(c), cause, kwh[c]) for c in np.flatnonzero(trains) if cause == "training" or kwh[c] > 0]
         return drawn
 
-    def _lines(self, slot: int, trains: Mask, held_kg: float, known: Traces) -> list[Charge]:
+    def _expected_kg(self, step: Step, wanted: Mask) -> dict[tuple[str, str], float]:
+        """Return (client, cause) -> kg that the plan expects of a slot in which it wants these clients."""
+        drawn = self._drawn(step, wanted)
+        expected = {
+            (self._names[client], str(cause)): float(kwh * step.intensity[client]) for client, cause, kwh in drawn
+        }
+        if self.problem.costs.server_kg is not None and wanted.any():
+            expected["", "server"] = step.server_kg
+        return expected
+
+    def _lines(self, step: Step, known: Traces) -> list[Charge]:
         """Return lines that add up to the joint bound: the zones' bounds, scaled to it."""
-        fleet, settings, drawn = self.problem.fleet, self.controller.settings, self._drawn(trains)
+        problem, fleet, settings = self.problem, self.problem.fleet, self.controller.settings
+        drawn: list[tuple[str, str, Cause, float]] = [
+            (self._names[client], str(fleet.zone[client]), cause, float(kwh))
+            for client, cause, kwh in self._drawn(step, step.trains)
+        ]
+        given_kg, active = 0.0, bool(step.trains.any())
+        if problem.server is not None and active:
+            drawn.append(("", problem.server.zone, "server", problem.costs.server_kwh))
+        elif problem.server_kg is not None and active:
+            given_kg = step.server_kg
         if not drawn:
             return []
         bounds = Bounds(known, margin=settings.margin, lookback_days=settings.lookback_days)
-        lead = slot - _slots_of(self.problem, known) + 1
-        zone = {
-            str(name): bounds.kg(np.eye(len(known.zones))[known.index(str(name))], lead)
-            for name in np.unique(fleet.zone)
+        lead = step.slot - _slots_of(problem, known) + 1
+        bound = {
+            zone: bounds.kg(np.eye(len(known.zones))[known.index(zone)], lead)
+            for zone in sorted({zone for _, zone, _, _ in drawn})
         }
-        apart_kg = sum(energy * zone[str(fleet.zone[client])] for client, _, energy in drawn)
-        scale = held_kg / apart_kg if apart_kg > 0 else 1.0
-        start = self.problem.slot_start(slot)
-        return [
+        apart_kg = sum(kwh * bound[zone] for _, zone, _, kwh in drawn)
+        scale = (step.held_kg - given_kg) / apart_kg if apart_kg > 0 else 1.0
+        start = problem.slot_start(step.slot)
+        lines = [
             Charge(
-                slot=slot,
+                slot=step.slot,
                 slot_start=start,
-                client=self._names[client],
-                zone=str(fleet.zone[client]),
+                client=client,
+                zone=zone,
                 cause=cause,
-                kg=float(energy) * zone[str(fleet.zone[client])] * scale,
-                energy_kwh=float(energy),
-                intensity_kg_per_kwh=zone[str(fleet.zone[client])] * scale,
+                kg=kwh * bound[zone] * scale,
+                energy_kwh=kwh,
+                intensity_kg_per_kwh=bound[zone] * scale,
                 intensity_source=BOUND.format(days=settings.lookback_days),
                 intensity_kind="bound",
                 factor=known.factor,
                 started_at=start,
-                ended_at=start + timedelta(minutes=self.problem.traces.slot_minutes),
+                ended_at=start + timedelta(minutes=problem.traces.slot_minutes),
             )
-            for client, cause, energy in drawn
+            for client, zone, cause, kwh in drawn
         ]
+        if given_kg:
+            lines.append(
+                replace(
+                    lines[0], client="", zone="", cause="server", kg=given_kg, energy_kwh=None, intensity_kg_per_kwh=None,
+                    intensity_source=GIVEN_KG, intensity_kind="estimated",
+                )
+            )  # fmt: skip
+        return lines
 
 
 def _slots_of(problem: Problem, known: Traces) -> int:

@@ -19,6 +19,7 @@ from slackwater.intensity.forecast.base import Forecast, Forecaster
 from slackwater.intensity.forecast.blend import Blend
 from slackwater.intensity.forecast.forecasters import NEED_TRUTH, Oracle, forecaster, forecaster_names
 from slackwater.intensity.traces import Traces
+from slackwater.planning.emissions import emissions, utilities_of
 from slackwater.planning.exact import BUDGET_ROUNDING
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan
@@ -26,7 +27,7 @@ from slackwater.planning.problem import Problem, utilities
 from slackwater.replanning.controller import Controller, Step
 from slackwater.replanning.remaining import NoForecastError
 from slackwater.replanning.reserve import PastPlans, past_plans
-from slackwater.replanning.run_state import Settings, State
+from slackwater.replanning.run_state import Settings, State, round_kwh, sleeping_kwh
 from slackwater.units import iso
 
 
@@ -333,6 +334,11 @@ def _plan_kg(problem: Problem, controller: Controller) -> float:
     stop = min(state.window_at + state.window_slots, problem.horizon)
     chosen = state.plan.copy()
     chosen[:, state.window_at : stop] = costs.can_train()[:, state.window_at : stop]
+    if problem.coupled:
+        levels = (
+            None if state.levels is None else np.where(np.arange(problem.horizon) < state.window_at, state.levels, 0)
+        )
+        return emissions(problem, np.packbits(chosen, axis=1), stop - problem.rounds, levels).total_kg
     return float((chosen * costs.dense()).sum() + costs.idle_kg()[:stop].sum())
 
 
@@ -364,12 +370,15 @@ def _settled(
     """Return the result of a run, counted with actual intensity."""
     state, costs = controller.state, problem.costs
     stop = state.slot if state.stopped_at is None else state.stopped_at
-    g = costs.dense()
-    training = np.where(state.trained, g, 0.0)
+    intensity = costs.intensity[costs.row]
+    training = np.where(state.trained, round_kwh(problem, state) * intensity, 0.0)
     idle = np.where(np.arange(problem.horizon) < stop, costs.idle_kg(), 0.0)
     per_slot = training.sum(axis=0) + idle
-    u = utilities(state.trained.sum(axis=1), training.sum(axis=1), problem.g_max)
-    objective, share = objective_and_share(problem, u, best)
+    if state.up is not None and state.starting is not None:
+        per_slot += (sum(sleeping_kwh(problem, state.up, state.starting)) * intensity).sum(axis=0)
+    if costs.server_kg is not None:
+        per_slot += np.where(state.trained.any(axis=0), costs.server_kg, 0.0)
+    objective, share = objective_and_share(problem, utility_of(problem, state.trained, state.levels), best)
     return Backtest(
         start=problem.first_slot,
         forecast=name,
@@ -391,6 +400,13 @@ def _settled(
         seconds=seconds,
         trained=state.trained,
     )
+
+
+def utility_of(problem: Problem, trained: NDArray[np.bool_], levels: NDArray[np.uint8] | None) -> NDArray[np.float64]:
+    """Return the utility of each client [client], kg, from the slots in which it trained [client, slot], at which level."""
+    if problem.coupled:
+        return utilities_of(problem, np.packbits(trained, axis=1), levels)
+    return utilities(trained.sum(axis=1), np.where(trained, problem.costs.dense(), 0.0).sum(axis=1), problem.g_max)
 
 
 def objective_and_share(problem: Problem, u: NDArray[np.float64], best: Plan) -> tuple[float, float]:

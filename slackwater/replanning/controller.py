@@ -17,7 +17,7 @@ from datetime import timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from slackwater.errors import DataError, ScenarioError, SlackwaterError
+from slackwater.errors import DataError, SlackwaterError
 from slackwater.intensity.forecast.base import Forecast
 from slackwater.intensity.traces import Traces
 from slackwater.planning.problem import Problem
@@ -37,6 +37,14 @@ class Step:
     """[client], who the current plan wants in this slot, reachable and affordable or not; None before the first plan."""
     intensity: NDArray[np.float64]
     """[client], expected intensity of this slot, kg/kWh."""
+    level: NDArray[np.uint8]
+    """[client], level at which each client trains, if it trains; 0 is full power."""
+    idle_kwh: NDArray[np.float64]
+    """[client], idle energy of this slot, kWh; of a client that sleeps, if it is up."""
+    startup_kwh: NDArray[np.float64]
+    """[client], energy of starts in this slot, kWh."""
+    server_kg: float
+    """Expected emissions of the server if anyone trains in this slot; 0 without a server."""
     in_window: bool
     replanned: bool
     held_kg: float
@@ -60,11 +68,6 @@ class Controller:
     """Steers one run: `step` decides the next slot, `state` is all it remembers."""
 
     def __init__(self, problem: Problem, settings: Settings | None = None, state: State | None = None) -> None:
-        if problem.coupled:
-            raise ScenarioError(
-                "Re-planning does not support max_parallel and [server] yet: such a problem can only be planned from "
-                "the start. Remove them from the scenario."
-            )
         self.problem = problem
         """The problem. Its traces are never used: `step` brings the intensity."""
         self.settings = settings or Settings()
@@ -109,6 +112,7 @@ class Controller:
         actual = known.intensity[:, known.slots - offset :] if offset > 0 else np.empty((len(known.zones), 0))
         zones = np.concatenate([actual, expected.mean[:, max(0, -offset) :]], axis=1)
         rows = np.array([known.index(zone) for zone in problem.fleet.zone], dtype=np.intp)
+        server = None if problem.server is None else zones[known.index(problem.server.zone)]
         now = SlotDecision(
             problem=problem,
             settings=self.settings,
@@ -118,19 +122,30 @@ class Controller:
             offset=offset,
             intensity=zones,
             rows=rows,
-            past=look_back(problem, state, zones[rows], max(offset, 0), measured_kg),
+            past=look_back(problem, state, zones[rows], max(offset, 0), measured_kg, server),
             present=np.ones(len(rows), dtype=bool) if present is None else present,
         )
         if lacking:
             now.say(f"At slot {state.slot} {lacking}.")
         now.decide()
+        ended = state.stopped_at is not None  # before this slot: nobody is up in it
+        idle_kwh, startup_kwh = now.waiting_kwh(now.trains)
+        server_now = problem.costs.server_kg if server is None else problem.costs.server_kwh * server
         state.trained[:, state.slot] = now.trains
+        if state.levels is not None:
+            state.levels[:, state.slot] = np.where(now.trains, now.level, 0)
+        if state.up is not None and state.starting is not None and not ended:
+            state.up[:, state.slot], state.starting[:, state.slot] = now.up_if(now.trains), now.starting
         state.held_kg[state.slot] = now.held_kg
         step = Step(
             slot=state.slot,
             trains=now.trains,
             wanted=now.wanted(),
             intensity=now.intensity[now.rows, state.slot],
+            level=now.level,
+            idle_kwh=idle_kwh,
+            startup_kwh=startup_kwh,
+            server_kg=0.0 if server_now is None else float(server_now[state.slot]),
             in_window=now.in_window,
             replanned=now.replanned,
             held_kg=now.held_kg,

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slackwater.errors import DataError, InfeasibleError
 from slackwater.intensity.forecast.base import Forecast, SameHourMean
-from slackwater.intensity.traces import Traces
+from slackwater.intensity.traces import HIGHEST_KG_PER_KWH, Traces
 from slackwater.planning.exact import search
 from slackwater.planning.fleet import NO_LIMIT, Fleet
 from slackwater.planning.problem import Problem
+from slackwater.planning.tied_search import Effort, search_tied
+
+if TYPE_CHECKING:  # the state of a run needs past plans, which are made here
+    from slackwater.replanning.run_state import Past
 
 _COVERAGE = 0.8
+_GAP, _SECONDS = 1e-3, 5.0
+"""Gap at which a search over tied clients ends, far below what a forecast is wrong by, and a limit of its time."""
+_LEAST_STEPS, _MOST_STEPS, _CELLS = 2, 8, 10_000
+"""Steps of such a search, each of which takes up one end time: fewer for many client-slots, which take longer. Steps and not
+seconds usually end it, so that a run can be repeated."""
 
 
 class NoForecastError(DataError):
@@ -42,7 +53,7 @@ def expected_intensity(known: Traces, forecast: Forecast | None, slots: int) -> 
         merged = np.array(filled[:, :slots]) if not whole else np.empty((len(known.zones), slots))
         taken = [forecast.zones.index(known.zones[row]) for row in rows]
         merged[rows, covered] = values[taken, first : first + covered.stop - covered.start]
-        arrays.append(merged)
+        arrays.append(np.minimum(merged, HIGHEST_KG_PER_KWH))  # a forecast above any grid is wrong, but ends no run
     lacking = sorted(set(known.zones) - set(forecast.zones))
     missing = [f"zones {', '.join(lacking)}"] if lacking else []
     if covered != slice(0, slots):
@@ -73,30 +84,39 @@ class RemainingPlan:
     """[client, slot], counted from the slot to decide; False in and after the window."""
     window_at: int
     """First slot of the window, counted from the slot to decide."""
+    levels: NDArray[np.uint8] | None = None
+    """[client, slot], level at which a client trains; None: always full power."""
 
 
 def remaining_problem(
     problem: Problem,
+    past: Past,
     *,
     slot: int,
     budget_kg: float,
     window_slots: int,
     expected: Traces,
-    earned_kg: NDArray[np.float64],
-    done: NDArray[np.int64],
-    trained_ago: NDArray[np.float64] | None = None,
     g_max_kg: float,
     limits: bool = True,
 ) -> Problem:
-    """Return the problem from `slot` on: fairness counts the utility earned, limits count the slots `done`, [client].
+    """Return the problem from `slot` on: fairness counts the utility of the past, limits count its slots.
 
     g_max is that of the whole horizon as far as known: settled actuals and the expectation of the rest. The run still
-    ends after its `rounds` at the earliest. `limits=False` drops the least slots and the recall.
+    ends after its `rounds` at the earliest. `limits=False` drops the least slots and the recall. What ties clients
+    together stays; the server pays the expected intensity of its zone.
     """
     left = problem.horizon - slot
     rounds = max(problem.rounds - slot, window_slots, 1)
+    free = None if problem.available is None else np.asarray(problem.available, dtype=bool)[:, slot:]
+    up_before = None
+    if problem.costs.sleeps.any():
+        # A start in progress is planned as being up, without training until it is over.
+        up_before = np.where(past.start_left >= 0, 1, past.up_slots)
+        if (past.start_left > 0).any():
+            free = np.ones((len(problem.fleet), left), dtype=bool) if free is None else free.copy()
+            free &= np.arange(free.shape[1])[None, :] >= past.start_left[:, None]
     return problem.with_settings(
-        clients=_limited(problem.fleet, done, limits),
+        clients=_limited(problem.fleet, past.slots, limits),
         traces=expected,
         start=problem.slot_start(slot),
         rounds=rounds,
@@ -104,32 +124,49 @@ def remaining_problem(
         budget_kg=budget_kg,
         fine_tune=window_slots,
         recall=problem.recall if limits else 0,
-        trained_ago=trained_ago,
-        max_parallel=None,
-        server=None,
-        server_kg=None,
-        available=None if problem.available is None else np.asarray(problem.available, dtype=bool)[:, slot:],
-        earned_kg=earned_kg,
+        trained_ago=past.trained_ago if problem.recall else None,
+        server_kg=None if problem.server_kg is None else np.asarray(problem.server_kg)[slot:],
+        budget_money=None if problem.budget_money is None else problem.budget_money - past.spent_money,
+        available=free,
+        earned_kg=past.earned_kg(g_max_kg),
+        up_before=up_before,
         g_max_kg=g_max_kg,
     )
 
 
-def solve(rest: Problem, in_vain_kg: NDArray[np.float64] | None = None) -> RemainingPlan | None:
-    """Return a greedy schedule for the rest, over promising end times only; None if none fits.
+def solve(rest: Problem, in_vain_kg: NDArray[np.float64] | None = None, *, quick: bool = False) -> RemainingPlan | None:
+    """Return a schedule for the rest, over promising end times only; None if none fits.
 
+    Clients that are not tied get a greedy schedule, tied ones a search to a small gap; with `quick` it ends with the first
+    schedule that it finds.
     An end time is skipped if a later window, with the idle draw until then, costs at most as much: all that fits before
     the earlier window fits before the later one too. That loses next to nothing compared with the error of a forecast,
     and makes re-planning fast. `in_vain_kg` [slot] is the unused margin of a window slot: its bound less its emissions.
     It counts as a cost of the window here.
     """
+    ends = promising_ends(rest, in_vain_kg)
     try:
-        found = search(rest, promising_ends(rest, in_vain_kg), greedy=True)
+        found = search_tied(rest, ends, _effort(rest, quick=quick)) if rest.coupled else search(rest, ends, greedy=True)
     except InfeasibleError:
         return None
     before = found.stage.before
     matrix = np.unpackbits(found.packed, axis=1, count=rest.horizon).astype(bool)
     matrix[:, before:] = False
-    return RemainingPlan(matrix=matrix, window_at=before)
+    return RemainingPlan(matrix=matrix, window_at=before, levels=found.levels)
+
+
+def _effort(rest: Problem, *, quick: bool) -> Effort:
+    """Return how long to search; what sleeps takes longer."""
+    gaps: list[float] = []
+    most = _MOST_STEPS if not rest.costs.sleeps.any() else _LEAST_STEPS
+    steps = min(max(_CELLS // (rest.costs.clients * rest.costs.slots), _LEAST_STEPS), most)
+    return Effort(
+        gap=_GAP,
+        deadline=time.perf_counter() + _SECONDS,
+        report=lambda _, gap: gaps.append(gap),
+        stop=lambda: len(gaps) >= steps,
+        first_look=quick,
+    )
 
 
 def promising_ends(problem: Problem, in_vain_kg: NDArray[np.float64] | None = None) -> list[int]:
@@ -137,6 +174,8 @@ def promising_ends(problem: Problem, in_vain_kg: NDArray[np.float64] | None = No
     costs, width = problem.costs, problem.fine_tune
     there = costs.can_train()
     per_slot = (costs.dense() * there).sum(axis=0) + (0.0 if in_vain_kg is None else in_vain_kg)
+    if costs.server_kg is not None:
+        per_slot = per_slot + np.where(there.any(axis=0), costs.server_kg, 0.0)
     training, idle = (np.concatenate([[0.0], np.cumsum(kg)]) for kg in (per_slot, costs.idle_kg()))
     stop = np.arange(problem.rounds, problem.horizon + 1)
     fixed = training[stop] - training[stop - width] + idle[stop]

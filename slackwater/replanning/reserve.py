@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from slackwater.errors import DataError
 from slackwater.intensity.forecast.base import Forecast, Forecaster
 from slackwater.intensity.traces import Traces
+from slackwater.planning.emissions import sleepers_kwh
 from slackwater.planning.problem import Problem
 from slackwater.replanning.remaining import NoForecastError, expected_intensity, solve
 
@@ -200,24 +201,32 @@ def _planned_energy(
         start=history.end + lag * timedelta(minutes=known.slot_minutes),
         slack=problem.horizon - problem.rounds,
         budget_kg=problem.budget_kg * share * then / now,
-        max_parallel=None,
-        server=None,
-        server_kg=None,
         available=there,
         earned_kg=None,
         trained_ago=None,
+        up_before=None,
         g_max_kg=None,
+        price=None,  # of the run, not of that time
+        price_weight=0.0,
+        budget_money=None,
     )
-    rest = solve(asked)
+    rest = solve(asked, quick=True)
     if rest is None:
         return None
     stop = rest.window_at + problem.fine_tune
     trains = rest.matrix.copy()
     trains[:, rest.window_at : stop] = there[:, rest.window_at : stop]
     drawn = trains * costs.energy_kwh[:, None]
+    if rest.levels is not None:
+        drawn = trains * np.take_along_axis(costs.level_kwh, rest.levels.astype(np.intp), axis=1)
     drawn[:, :stop] += costs.idle_kwh[:, None]
+    if len(asleep := np.flatnonzero(costs.sleeps)):
+        up_kwh, start_kwh = sleepers_kwh(asked, np.packbits(trains, axis=1), stop - problem.rounds, asleep)
+        drawn[asleep] += up_kwh + start_kwh
     energy = np.zeros((len(known.zones), lag + problem.horizon))
     np.add.at(energy[:, lag:], rows, drawn)
+    if problem.server is not None:
+        energy[known.index(problem.server.zone), lag:] += costs.server_kwh * trains.any(axis=0)
     return energy
 
 

@@ -166,7 +166,6 @@ def test_what_is_wrong_is_said(scenario: Path, arguments: list[str], sentence: s
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ("max_parallel = 1", "A back-test does not support max_parallel"),
         ("slot_minutes = 240", "--replan 6h is not a whole number of slots of 240 minutes."),
         ('data = {source = ["neso"]}', "Providers need a period. Give --start TIME, or use files with --data FOLDER."),
     ],

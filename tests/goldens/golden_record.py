@@ -530,7 +530,6 @@ def messages() -> dict[str, dict[str, Any]]:
         "unknown rival": ("rivals", "s.toml", "--policies", "our"),
         "no app": ("run", "s.toml", "--app", "nowhere"),
         "a scenario that is over": ("run", "s.toml", "--app", "."),
-        "rehearse with a server": ("rehearse", "server.toml"),
         "app and task": ("rehearse", "s.toml", "--app", ".", "--task", "digits"),
         "superlink without app": ("rehearse", "s.toml", "--superlink", "here"),
         "unknown item": ("paper", "fig99"),

@@ -26,6 +26,19 @@ def test_cells_are_stored_and_a_sweep_goes_on_where_it_stopped(tmp_path: Path) -
     assert "6 runs; over the budget: " in shown
 
 
+def test_tied_clients_are_back_tested_too(tmp_path: Path) -> None:
+    path, runner = tmp_path / "backtests.jsonl", CliRunner()
+    asked = ["run", "--study", "small-tied", "--starts", "1", "--results", str(path)]
+    done = runner.invoke(backtests.main, asked)
+    assert done.exit_code == 0, (done.output, done.exception)
+    (row,) = Store(path, backtests.Cell, {"study": "small-tied"}).rows()
+    assert row["ties"] == "server, at most 3, at least 2"
+    assert 0.5 < row["share"] <= 1.001
+    assert row["overspend_kg"] == 0
+    shown = runner.invoke(backtests.main, ["table", "--results", str(path)]).output
+    assert "| persistence, server, at most 3, at least 2 | 24h | 1 |" in shown
+
+
 def test_first_plans_are_counted(tmp_path: Path) -> None:
     path, runner = tmp_path / "first_plans.jsonl", CliRunner()
     asked = ["first-plans", "--study", "small", "--starts", "2", "--results", str(path)]

@@ -158,10 +158,8 @@ def test_energy_that_was_measured_low_makes_room_for_more(tmp_path: Path) -> Non
     assert world.recount(tmp_path / "half") == pytest.approx(half.emissions_kg, rel=1e-9)
 
 
-def test_what_cannot_be_planned_anew_is_refused_at_once(tmp_path: Path) -> None:
-    plan = make_plan(world.problem(6, max_parallel=2))
-    with pytest.raises(ScenarioError, match="max_parallel"):
-        prepare(tmp_path, plan, LiveSettings(source="playback", replan_slots=1), actuals=world.actuals(6))
+def test_actuals_are_for_a_playback_only(tmp_path: Path) -> None:
+    plan = make_plan(world.problem(6))
     with pytest.raises(ScenarioError, match="other sources take none"):
         prepare(tmp_path, plan, LiveSettings(), actuals=world.actuals(6))
 

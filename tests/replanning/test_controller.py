@@ -16,7 +16,7 @@ from worlds import HISTORY, daily, forecast, problem, traces
 import slackwater as sw
 from slackwater.errors import DataError, ScenarioError, SlackwaterError
 from slackwater.intensity.forecast.base import Forecast
-from slackwater.intensity.traces import Traces
+from slackwater.intensity.traces import HIGHEST_KG_PER_KWH, Traces
 from slackwater.replanning.backtest import without_intensity
 from slackwater.replanning.controller import Controller, Step
 from slackwater.replanning.run_state import Settings, State
@@ -41,6 +41,7 @@ def _drive(
             emitted = float(energy @ truth[:, HISTORY + slot])
             if emitted > step.held_kg or (worst and emitted > 0):
                 truth[:, HISTORY + slot] *= step.held_kg / emitted
+                truth[:, HISTORY + slot] = np.minimum(truth[:, HISTORY + slot], HIGHEST_KG_PER_KWH)
     return controller, steps, truth
 
 
@@ -379,8 +380,6 @@ def test_never_plans_once_and_six_plans_every_six() -> None:
 def test_what_cannot_be_steered_is_refused() -> None:
     truth = daily(2, HISTORY + 24)
     asked = problem(traces(truth))
-    with pytest.raises(ScenarioError, match="Re-planning does not support max_parallel"):
-        Controller(asked.with_settings(max_parallel=1))
     with pytest.raises(DataError, match="they lie in the future"):
         Controller(asked).step(traces(truth), None)
     with pytest.raises(DataError, match="need 7 days of actual intensity"):

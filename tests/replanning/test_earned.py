@@ -105,8 +105,6 @@ def test_what_does_not_fit_is_refused() -> None:
             problem.with_settings(earned_kg=wrong)
     with pytest.raises(sw.ScenarioError, match=r"at least the 0\.4 kg of the dearest"):
         problem.with_settings(g_max_kg=0.3)
-    with pytest.raises(sw.ScenarioError, match="not supported together with max_parallel"):
-        problem.with_settings(earned_kg=[0.0, 1.0], max_parallel=1)
     rest = sw.plan(problem.with_settings(earned_kg=[0.0, 1.0]))
     for store in (rest.to_dict, lambda: rest.save("never-written.json")):
         with pytest.raises(sw.ScenarioError, match="keep the state of the run"):

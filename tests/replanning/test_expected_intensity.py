@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from worlds import daily, forecast, traces
 
+from slackwater.intensity.traces import HIGHEST_KG_PER_KWH
 from slackwater.replanning.remaining import expected_intensity
 
 KNOWN = traces(daily(3, 10 * 24, seed=7))
@@ -52,3 +53,8 @@ def test_without_a_forecast_or_with_one_of_another_kind_the_last_week_counts() -
     _, said = expected_intensity(KNOWN, replace(forecast(KNOWN, daily(3, 5)), factor="lifecycle"), 5)
     assert said is not None
     assert "another factor" in said
+
+
+def test_a_forecast_above_any_grid_ends_no_run() -> None:
+    seen, _ = expected_intensity(KNOWN, forecast(KNOWN, np.full((3, 30), 50.0)), 30)
+    assert seen.traces().intensity.max() == HIGHEST_KG_PER_KWH

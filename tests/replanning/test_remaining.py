@@ -8,6 +8,7 @@ from worlds import daily, forecast, problem, traces
 
 import slackwater as sw
 from slackwater.replanning.remaining import promising_ends, remaining_problem, solve
+from slackwater.replanning.run_state import State, look_back
 
 
 @pytest.mark.parametrize(("recall", "cut"), [(0, 12), (4, 12), (4, 22), (6, 21)])
@@ -18,15 +19,15 @@ def test_the_rest_of_a_plan_is_the_plan_for_the_rest(recall: int, cut: int) -> N
     first = sw.plan(asked)
     g = asked.costs.dense()
     done = first.matrix[:, :cut]
+    state = State.initial(asked)
+    state.slot, state.trained[:, :cut] = cut, done
     rest = remaining_problem(
         asked,
+        look_back(asked, state, truth.intensity, cut),
         slot=cut,
         budget_kg=asked.budget_kg - float((done * g[:, :cut]).sum()),
         window_slots=1,
         expected=forecast(traces(truth.intensity[:, :cut], truth.start), truth.intensity[:, cut:]).traces(),
-        earned_kg=(done * (asked.g_max - g[:, :cut])).sum(axis=1),
-        done=done.sum(axis=1),
-        trained_ago=cut - np.where(done, np.arange(cut), -np.inf).max(axis=1),
         g_max_kg=asked.g_max,
     )
     again = sw.plan(rest)
@@ -66,14 +67,15 @@ def test_limits_count_what_was_done() -> None:
     truth = traces(daily(2, 300, seed=3))
     asked = problem(truth, rounds=2, slack=10, hours=5)
     fleet = sw.Fleet.of(["z0", "z1"], power_w=1000, min_slots=[3, 0], max_slots=[5, 2])
+    state = State.initial(asked)
+    state.slot, state.trained[:, 1:3] = 4, True
     rest = remaining_problem(
         asked.with_settings(clients=fleet),
+        look_back(asked, state, truth.intensity, 4),
         slot=4,
         budget_kg=1.0,
         window_slots=1,
         expected=truth,
-        earned_kg=np.zeros(2),
-        done=np.array([2, 2]),
         g_max_kg=2.0,
     )
     assert rest.fleet.min_slots.tolist() == [1, 0]

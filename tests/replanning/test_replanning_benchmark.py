@@ -21,5 +21,6 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(out.read_text())
     assert result["violations"] == []
-    assert [step["at_slot"] for step in result["steps"]] == [0, 12, 24]
+    assert [step["at_slot"] for step in result["steps"]] == [0, 12, 24] * 3
+    assert len({step["case"] for step in result["steps"]}) == 3
     assert "a step that re-plans" in out.with_suffix(".md").read_text()

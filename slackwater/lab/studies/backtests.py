@@ -5,10 +5,12 @@
     python -m slackwater.lab backtests run --study paper7 --data ../shared/data/ci_paper7 --factor direct
     python -m slackwater.lab backtests first-plans --study carboncast --forecasts ../shared/data/forecasts
     python -m slackwater.lab backtests first-plans --study paper7 --data ../shared/data/ci_paper7 --factor direct
+    python -m slackwater.lab backtests run --study paper7-tied --data ../shared/data/ci_paper7 --factor direct --starts 8
     python -m slackwater.lab backtests table
 
 Seven clients of 300 W, T = 10 rounds, slack 90. The budget is the cost of all seven in the first ten hours of each start.
-A cell is one start with one forecast and one re-planning interval. Settings were chosen on every other start (`tuned`);
+A cell is one start with one forecast and one re-planning interval; in the studies of tied clients, also what ties them: a
+server of 300 W in the first zone, which the budget pays for too, a limit and a quorum. Settings were chosen on every other start (`tuned`);
 figures come from the others (`judged`), whose runs overlap with their neighbours' by some hours.
 """
 
@@ -54,8 +56,19 @@ ZONES = {
         "SE",
     ),  # FI's forecasts are twice the actual values: a worst case
     "paper7": ("BE", "GB", "IE", "FI", "SE-SE3", "DE", "FR"),
+    "paper7-tied": ("BE", "GB", "IE", "FI", "SE-SE3", "DE", "FR"),
     "small": ("DE", "FR", "GB"),
+    "small-tied": ("DE", "FR", "GB"),
 }
+TIES: dict[str, dict[str, int | None]] = {
+    "free": {},
+    "server": {"max_parallel": None},
+    "server, at most 3": {"max_parallel": 3},
+    "server, at most 3, at least 2": {"max_parallel": 3, "min_parallel": 2},
+}
+"""What ties the clients; all but the first have a server."""
+TIED = {"paper7-tied": tuple(TIES), "small-tied": ("server, at most 3, at least 2",)}
+"""By study: what ties its clients. Default: nothing."""
 WAYS: dict[str, dict[str, tuple[str, ...]]] = {
     "carboncast": {
         "file": ("6h", "1h", "24h", "never"),
@@ -65,14 +78,18 @@ WAYS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "carboncast-fi": dict.fromkeys(("file", "blend", "ridge", "oracle"), ("6h",)),
     "paper7": dict.fromkeys(("ridge", "persistence", "error-model", "oracle", *ADVERSARIAL), ("24h",)),
+    "paper7-tied": {"ridge": ("24h",), "oracle": ("24h",)},
     "small": {"persistence": ("6h", "never"), "missing": ("24h",)},
+    "small-tied": {"persistence": ("24h",)},
 }
 """By study and forecast: the re-planning intervals."""
 PLANNED_ON = {
     "carboncast": ("persistence", "ridge", "file", "error-model", "blend"),
     "carboncast-fi": ("file", "blend"),
     "paper7": ("persistence", "ridge", "error-model"),
+    "paper7-tied": (),
     "small": ("persistence",),
+    "small-tied": (),
 }
 """By study: the forecasts whose first plans are checked."""
 PROBABILITIES = (0.6, 0.8, 0.9)
@@ -87,6 +104,7 @@ class Cell:
     forecast: str
     replan: str
     start: str
+    ties: str = "free"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,18 +151,19 @@ def run(
     begins = spread_starts(truth, ROUNDS + SLACK, starts)
     number_of = {iso(begin): number for number, begin in enumerate(begins)}
     cells = [
-        Cell(forecast=name, replan=way, start=start)
+        Cell(forecast=name, replan=way, start=start, ties=ties)
+        for ties in TIED.get(study, ("free",))
         for name, way in _ways(study, only, replan)
         for start, number in number_of.items()
         if part in (None, _part(number))
     ]
-    best = lru_cache(maxsize=None)(lambda number: sw.plan(_problem(truth, begins[number])))
+    best = lru_cache(maxsize=None)(lambda number, ties: sw.plan(_problem(truth, begins[number], ties)))
 
     def measure(cell: Cell) -> Row:
         number = number_of[cell.start]
         found = backtest(
-            _problem(truth, begins[number]), truth, forecaster(cell.forecast),
-            Settings(replan_slots=REPLAN[cell.replan]), oracle=best(number),
+            _problem(truth, begins[number], cell.ties), truth, forecaster(cell.forecast),
+            Settings(replan_slots=REPLAN[cell.replan]), oracle=best(number, cell.ties),
         )  # fmt: skip
         return {"part": _part(number), **found.row(), "forecast": cell.forecast, "version": sw.__version__}
 
@@ -223,15 +242,20 @@ def table(results: Path) -> None:
         mine = [row for row in rows if row["study"] == study]
         if not mine:
             continue
-        click.echo(f"{study}, {len(mine)} runs; means over the judged starts\n")
+        over = "all" if study in TIED else "the judged"
+        click.echo(f"{study}, {len(mine)} runs; means over {over} starts\n")
         click.echo(
             "| forecast | re-plan | runs | objective, % | least, % | slots, % | first plan, % | realised, % | unused, % | moved | dropped |"
         )
         click.echo("|---|---|" + "---:|" * 9)
-        for name, way in _ways(study, None, None):
-            judged = [row for row in mine if (row["forecast"], row["replan"], row["part"]) == (name, way, "judged")]
-            if judged:
-                click.echo(line(name, way, *_figures(judged)))
+        for ties in TIED.get(study, ("free",)):
+            for name, way in _ways(study, None, None):
+                cell = (name, way, ties)
+                shown = [row for row in mine if (row["forecast"], row["replan"], row.get("ties", "free")) == cell]
+                if study not in TIED:  # nothing was chosen on tied clients
+                    shown = [row for row in shown if row["part"] == "judged"]
+                if shown:
+                    click.echo(line(f"{name}, {ties}" if study in TIED else name, way, *_figures(shown)))
         click.echo("")
     if not rows:
         raise click.ClickException(f"There are no back-tests in {results} yet.")
@@ -278,7 +302,11 @@ def _actuals(study: str, data: str, factor: Any, forecasts: Path | None) -> tupl
     return truth, lru_cache(maxsize=None)(lambda name: backtest_forecaster(name, truth, archive, lag=LAG))
 
 
-def _problem(truth: sw.Traces, start: Any) -> sw.Problem:
+def _problem(truth: sw.Traces, start: Any, ties: str = "free") -> sw.Problem:
     clients = [sw.Client(name=zone, zone=zone, power_w=POWER_W) for zone in truth.zones]
     problem = sw.Problem(clients=clients, traces=truth, start=start, rounds=ROUNDS, slack=SLACK, budget_kg=1.0)
-    return problem.with_settings(budget_kg=float(problem.costs.dense()[:, :ROUNDS].sum()))
+    if TIES[ties]:
+        problem = problem.with_settings(server=sw.Server(zone=truth.zones[0], power_w=POWER_W), **TIES[ties])
+    costs = problem.costs
+    server_kg = 0.0 if costs.server_kg is None else float(costs.server_kg[:ROUNDS].sum())
+    return problem.with_settings(budget_kg=float(costs.dense()[:, :ROUNDS].sum()) + server_kg)
