@@ -7,15 +7,14 @@ app, and "slackwater", in which our client helper reports its name, time and mea
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
+from slackwater.engines.metering import reported_number, reported_times
 from slackwater.live.sites import Arrays, Outcome, Reply, Work
 
 ARRAYS, CONFIG, METRICS, OWN = "arrays", "config", "metrics", "slackwater"
@@ -85,7 +84,7 @@ def to_reply(client: str, message: Message, *, verified: bool) -> Reply:
     metrics = dict(_only(content.metric_records, METRICS) or {})
     told: dict[str, Any] = {**own, **metrics}
     record = _only(content.array_records, ARRAYS)
-    times = _times(told)
+    times = reported_times(told)
     if record is None:
         return Reply(client=client, outcome="failed", error=f"{client!r} replied without a model.", **times)
     try:
@@ -93,10 +92,10 @@ def to_reply(client: str, message: Message, *, verified: bool) -> Reply:
     except (TypeError, ValueError) as error:
         unreadable = f"The model of {client!r} cannot be read: {error}"
         return Reply(client=client, outcome="failed", error=unreadable, **times)
-    samples = _number(told.get("num-examples"))
+    samples = reported_number(told.get("num-examples"))
     return Reply(
         client=client, outcome="done", arrays=arrays,
-        loss=next((_number(told[key], finite=False) for key in _LOSSES if key in told), None),
+        loss=next((reported_number(told[key], finite=False) for key in _LOSSES if key in told), None),
         samples=None if samples is None else int(samples), **times,
     )  # fmt: skip
 
@@ -121,7 +120,9 @@ def _failure(client: str, message: Message) -> Reply:
         outcome, reason = "lost", f"The node of {client!r} is gone."
     elif code in _EXPIRED or told.get(_OUT_OF_TIME):
         outcome = "late"
-    return Reply(client=client, outcome=outcome, error=_plain(reason) or f"Flower's error {code}.", **_times(told))
+    return Reply(
+        client=client, outcome=outcome, error=_plain(reason) or f"Flower's error {code}.", **reported_times(told)
+    )
 
 
 def _plain(reason: str) -> str:
@@ -134,37 +135,8 @@ def _plain(reason: str) -> str:
     return said if kind == "LocalTrainingError" else f"{kind}: {said}"
 
 
-def _times(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "started_at": _moment(told.get("started-at")),
-        "ended_at": _moment(told.get("ended-at")),
-        "energy_kwh": _number(told.get("energy-kwh")),
-        "evaluation_seconds": _number(told.get("evaluation-seconds")),
-    }
-
-
 def _only(records: Mapping[str, Any], usual: str) -> Any:
     """Return the record with the usual name, or the only record."""
     if usual in records:
         return records[usual]
     return next(iter(records.values())) if len(records) == 1 else None
-
-
-def _number(value: object, *, finite: bool = True) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:  # an integer of hundreds of digits
-        return None
-    if not finite:  # the runner handles a loss that is not finite
-        return number
-    return number if math.isfinite(number) and number >= 0 else None
-
-
-def _moment(value: object) -> datetime | None:
-    number = _number(value)
-    try:
-        return None if number is None else datetime.fromtimestamp(number, UTC)
-    except (OverflowError, OSError, ValueError):
-        return None
