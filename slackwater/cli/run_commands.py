@@ -1,4 +1,4 @@
-"""Commands of live runs: run, rehearse, status, flower and calibrate."""
+"""Commands of live runs: run, rehearse, status, flower, nvflare and calibrate."""
 
 from __future__ import annotations
 
@@ -162,6 +162,12 @@ _SHARED = (
     ),
     option("--allow-insecure", is_flag=True, help="Allow a SuperLink on another machine without TLS."),
     option(
+        "--startup-kit",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Admin's startup kit of the FLARE server to run a FLARE job on. Default: FLARE's simulator.",
+    ),
+    option(
         "--auto",
         is_flag=True,
         help="Choose the window, alpha and aggregator from the carbon data, as `plan --auto` does.",
@@ -190,7 +196,7 @@ _OPTIONS = (
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         required=True,
         metavar="DIR",
-        help="Folder of the Flower app that trains; `slackwater flower new` writes one.",
+        help="Folder of the Flower app or FLARE job that trains; `slackwater flower new` and `slackwater nvflare new` write one.",
     ),
     *_SHARED,
     option(
@@ -208,7 +214,7 @@ _REHEARSAL_OPTIONS = (
         "--app",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         metavar="DIR",
-        help="Folder of the Flower app that trains. Default: the task.",
+        help="Folder of the Flower app or FLARE job that trains. Default: the task.",
     ),
     option(
         "--task",
@@ -263,7 +269,7 @@ _REHEARSAL_OPTIONS = (
 @data_option
 @fill_option
 def run(scenario: Path, data: str | None, fill_hours: int | None, out: Path, **options: Any) -> None:
-    """Run a SCENARIO in real time with a Flower app.
+    """Run a SCENARIO in real time with a Flower app or FLARE job.
 
     The command waits for each slot, re-plans, charges every client and writes checkpoints. A scenario of the past
     cannot run; use `slackwater rehearse`.
@@ -339,7 +345,7 @@ def resume_live(folder: Path, as_json: bool, *, from_last_good: bool = False, tr
             f"The run in {folder} was not started by `slackwater run`. To continue it, start its own app again."
         )
     # A task comes from an installed package; an app is any folder of code.
-    require("torch" if engine.get("task") else "flwr")
+    require("torch" if engine.get("task") else api.package_of(engine["app"]))
     known = None if engine.get("task") else _trusted(examine(folder, engine), accepted=trust)
     api.execute(folder, engine, begun=known, watch=_screen)
     _show(folder, as_json)
@@ -422,6 +428,25 @@ def new(folder: Path) -> None:
     from slackwater.engines.flower.app import new_app
 
     for path in new_app(folder):
+        say(f"wrote {path}")
+    say(f"Try it: cd {folder} && slackwater rehearse scenario.toml --app . --out rehearsal")
+
+
+@click.group()
+def nvflare() -> None:
+    """Create NVIDIA FLARE jobs that train by a schedule."""
+
+
+@nvflare.command("new")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), callback=filled)
+def new_nvflare_job(folder: Path) -> None:
+    """Write a small, complete FLARE job into a new FOLDER.
+
+    Its README explains how to run it.
+    """
+    from slackwater.engines.nvflare.job import new_job
+
+    for path in new_job(folder):
         say(f"wrote {path}")
     say(f"Try it: cd {folder} && slackwater rehearse scenario.toml --app . --out rehearsal")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slackwater import time_source
+from slackwater.engines.nvflare.job import is_job
 from slackwater.errors import ScenarioError
 from slackwater.intensity.forecast.archive import ForecastArchive, read_archive
 from slackwater.intensity.forecast.base import Forecast
@@ -54,6 +55,7 @@ def run(
     out: str | Path = "run",
     superlink: str | None = None,
     allow_insecure: bool = False,
+    startup_kit: str | Path | None = None,
     replan: str | None = None,
     auto: bool = False,
     aggregator: str | None = None,
@@ -61,14 +63,15 @@ def run(
     watch: Watch = lambda folder: nullcontext(),
     **settings: Any,
 ) -> LiveStatus:
-    """Carry out a scenario in real time with a Flower app, and return the status at its end.
+    """Carry out a scenario in real time with a Flower app or a FLARE job, and return the status at its end.
 
     Args:
         scenario: The scenario or its file.
-        app: Folder of the Flower app that trains.
+        app: Folder of the Flower app or the FLARE job that trains.
         out: Run folder, new or empty; `slackwater resume` continues a run that was stopped.
         superlink: Connection of Flower's config.toml. Default: all clients train in this process.
         allow_insecure: Whether a SuperLink on another machine may be used without TLS.
+        startup_kit: Folder of an admin's startup kit of a FLARE server. Default: FLARE's simulator.
         replan: How often to re-plan, such as "1h" or "never". Default: "1h" with providers, "never" with files.
         auto: Choose the window, alpha and the aggregator from the carbon data.
         aggregator: How updates are combined before the window. Default: the plan's recommendation.
@@ -76,7 +79,7 @@ def run(
         watch: Called with the run folder; returns a context that is open during the run.
         settings: Other fields of `slackwater.live.LiveSettings`, such as `seed` and `forecast`.
     """
-    require("flwr")
+    require(package_of(app))
     from slackwater.live.folder import LiveSettings, prepare
 
     asked = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
@@ -87,7 +90,7 @@ def run(
             f"The scenario ended {iso(over)}. Rehearse it with: slackwater rehearse {asked.path} --app {app}. Or set a "
             "later start."
         )
-    engine = _engine(superlink, allow_insecure) | {"app": str(Path(app).absolute())}
+    engine = _engine(app, superlink, allow_insecure, startup_kit)
     found = plan(problem, auto=auto)
     settings |= {"aggregator": aggregator or found.aggregator, "engine": engine}
     settings["replan_slots"] = _slots(replan or ("1h" if asked.has_providers else "never"), problem)
@@ -115,6 +118,7 @@ def rehearse(
     out: str | Path = "rehearsal",
     superlink: str | None = None,
     allow_insecure: bool = False,
+    startup_kit: str | Path | None = None,
     replan: str = "1h",
     forecast: str = "blend",
     forecasts: str | Path | None = None,
@@ -131,13 +135,14 @@ def rehearse(
 
     Args:
         scenario: The scenario or its file.
-        app: Folder of the Flower app that trains. Default: the task.
+        app: Folder of the Flower app or the FLARE job that trains. Default: the task.
         task: Built-in task to train instead of an app. Default: "digits".
         task_data: Folder with the files of the task's data set.
         start: Start of the rehearsed run, with a time zone. Default: the scenario's, or the latest past period.
         out: Run folder, new or empty.
         superlink: Connection of Flower's config.toml. Default: all clients train in this process.
         allow_insecure: Whether a SuperLink on another machine may be used without TLS.
+        startup_kit: Folder of an admin's startup kit of a FLARE server. Default: FLARE's simulator.
         replan: How often to re-plan, such as "1h" or "never".
         forecast: Name of the forecaster.
         forecasts: CSV files of forecasts that a provider issued. Default: those in the cache.
@@ -150,7 +155,7 @@ def rehearse(
     """
     if app is not None and task is not None:
         raise ScenarioError("Give --app or --task, not both.")
-    require("torch" if app is None and superlink is None else "flwr")
+    require("torch" if app is None and superlink is None else package_of(app))
     from slackwater.live.folder import LiveSettings
     from slackwater.live.rehearsal import outcome, prepare_rehearsal
 
@@ -158,12 +163,8 @@ def rehearse(
     end = asked.start + asked.length
     actuals = asked.actuals(asked.start - _PAST, end + _AFTER)
     problem = asked.problem(actuals)
-    engine = _engine(superlink, allow_insecure)
-    if app is not None:
-        engine["app"] = str(Path(app).absolute())
-    elif superlink is not None:
-        raise ScenarioError("A SuperLink runs an app: name it with --app DIR.")
-    else:
+    engine = _engine(app, superlink, allow_insecure, startup_kit)
+    if app is None:
         options = {} if task_data is None else {"data": str(Path(task_data).absolute())}
         engine["task"] = {"name": task or "digits", "options": options}
     chosen = LiveSettings(
@@ -196,7 +197,7 @@ def execute(
 
     Args:
         folder: The run folder.
-        engine: The engine's settings in the run: `task`, or `app` and `superlink`.
+        engine: The engine's settings in the run: `task`, or `app` with `superlink` or `startup_kit`.
         begun: Who started the run, and with which app. Default: it starts now.
         watch: Called with the run folder; returns a context that is open during the run.
     """
@@ -211,6 +212,13 @@ def execute(
             from slackwater.engines.task_sites import carry_out_task
 
             carry_out_task(where)
+        elif is_job(engine["app"]):
+            from slackwater.engines.nvflare import submit
+
+            if engine.get("startup_kit"):
+                submit.submitted(engine["app"], engine["startup_kit"], where)
+            else:
+                submit.simulated(engine["app"], where)
         else:
             from slackwater.engines.flower import launch
 
@@ -222,11 +230,28 @@ def execute(
     return read_status(where)
 
 
-def _engine(superlink: str | None, allow_insecure: bool) -> dict[str, Any]:
-    """Return the engine's settings besides its app or task, including a new run id."""
+def package_of(app: str | Path | None) -> str:
+    """Return the package that an app needs: "nvflare" for a FLARE job, "flwr" for any other."""
+    return "nvflare" if app is not None and is_job(app) else "flwr"
+
+
+def _engine(
+    app: str | Path | None, superlink: str | None, allow_insecure: bool, startup_kit: str | Path | None
+) -> dict[str, Any]:
+    """Return the engine's settings besides its task, including a new run id; raise if they do not fit the app."""
     from slackwater.live.trust import RUN_KEY
 
-    return {"superlink": superlink, "allow_insecure": allow_insecure, RUN_KEY: uuid.uuid4().hex}
+    if app is None and superlink is not None:
+        raise ScenarioError("A SuperLink runs an app: name it with --app DIR.")
+    if startup_kit is not None and (app is None or not is_job(app)):
+        raise ScenarioError(
+            "A FLARE server runs a FLARE job: name it with --app DIR. A Flower app runs with --superlink."
+        )
+    if app is not None and is_job(app) and superlink is not None:
+        raise ScenarioError(f"{app} is a FLARE job, which cannot run on a SuperLink. Use --startup-kit DIR.")
+    engine = {"superlink": superlink, "allow_insecure": allow_insecure, RUN_KEY: uuid.uuid4().hex}
+    engine |= {} if startup_kit is None else {"startup_kit": str(Path(startup_kit).expanduser().absolute())}
+    return engine if app is None else {**engine, "app": str(Path(app).absolute())}
 
 
 def _in_the_past(scenario: Scenario, start: datetime | None, tell: Callable[[str], None]) -> Scenario:
