@@ -26,6 +26,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from slackwater import time_source
 from slackwater.engines.nvflare import workflow
+from slackwater.errors import ScenarioError
 from slackwater.ledger.run import Run
 from slackwater.live.folder import LiveSettings, prepare
 from slackwater.live.runner import carry_out
@@ -217,5 +218,7 @@ def test_a_wrong_configuration_is_said(tmp_path: Path, options: dict[str, str], 
     task_of(light_job(tmp_path / "job"))
     prepare(tmp_path / "run", small_plan(), LiveSettings(slot_seconds=0.0))
     named = {key: value.replace("RUN", str(tmp_path / "run")) for key, value in options.items()}
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(ScenarioError, match=message) as raised:
         Server(list(ZONES), **named).run()
+    if "RUN" in options.values():  # where `slackwater run` finds it
+        assert str(raised.value) in (tmp_path / "run" / "nvflare.log").read_text()

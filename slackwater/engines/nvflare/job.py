@@ -14,6 +14,7 @@ from typing import Any
 from slackwater.errors import ScenarioError
 
 WORKFLOW = "CarbonAware"
+LOG = "nvflare.log"  # in the run folder: the output of the simulator, and errors of the server's job
 _META, _SERVER = "meta.json", "config/config_fed_server.json"
 _ALL, _SERVER_NAME = "@ALL", "server"
 _HINT = "Create one with: slackwater nvflare new myapp"

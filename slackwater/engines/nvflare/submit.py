@@ -19,7 +19,7 @@ from typing import Any
 
 from slackwater import time_source
 from slackwater.atomic import write_whole
-from slackwater.engines.nvflare.job import Job
+from slackwater.engines.nvflare.job import LOG, Job
 from slackwater.errors import ScenarioError, SlackwaterError
 from slackwater.lazy import require
 from slackwater.ledger.run import is_written
@@ -28,7 +28,7 @@ from slackwater.live.status import read_status
 from slackwater.planning.plan import Plan
 
 log = logging.getLogger(__name__)
-LOG, SUBMITTED = "nvflare.log", "nvflare.json"  # in the run folder: the simulator's output; the job on the server
+SUBMITTED = "nvflare.json"  # in the run folder: the job on the server
 _BACK_OFF_S = (5.0, 300.0)
 _CONNECT_S = 10.0  # time limit of a connection
 _GATHER_S, _START_S, _ABORT_S = 30.0, 90.0, 30.0
@@ -147,8 +147,8 @@ class _Watch:
                 idle_s = time.monotonic() - active_at
                 if failures >= _MOST_FAILURES and not any(now.progress):
                     raise SlackwaterError(
-                        f"The job failed {failures} times without a round. {why} Its log is on the server, in the folder of the "
-                        "job."
+                        f"The job failed {failures} times without a round. {why} "
+                        + (_tail(self._folder / LOG) or "Is the run folder on the machine of the FLARE server?")
                     )
                 if idle_s > self._patience_s:
                     raise SlackwaterError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import queue
@@ -25,6 +26,7 @@ from nvflare.app_common.workflows.model_controller import ModelController
 from slackwater import time_source
 from slackwater.engines.metering import reported_number, reported_times
 from slackwater.engines.nvflare.client_api import FAILURE, REPORT
+from slackwater.engines.nvflare.job import LOG
 from slackwater.errors import ScenarioError
 from slackwater.live.folder import PLAN, RunStopped
 from slackwater.live.runner import carry_out
@@ -74,6 +76,14 @@ class CarbonAware(ModelController):  # type: ignore[misc, unused-ignore]
     def run(self) -> None:
         """Carry out the run; FLARE calls it. An abort of the job stops it after saving, so that it can be resumed."""
         folder = _folder(self._run)
+        try:
+            self._carry_out(folder)
+        except Exception as error:  # FLARE logs it too, but only on the server
+            with contextlib.suppress(OSError), (folder / LOG).open("a", encoding="utf-8") as output:
+                output.write(f"{time_source.now():%Y-%m-%d %H:%M:%S} - ERROR - {error}\n")
+            raise
+
+    def _carry_out(self, folder: Path) -> None:
         evaluate = _function(self._evaluate, "evaluate") if self._evaluate else None
         initial = self._first_model()
         stop, over = threading.Event(), threading.Event()
