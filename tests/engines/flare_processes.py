@@ -49,7 +49,7 @@ class FlareFederation:
         project = self.folder / "project.yml"
         project.write_text(PROJECT.format(port=self.port, admin=ADMIN, sites=sites))
         done = subprocess.run(
-            [str(BIN / "nvflare"), "poc", "prepare", "-i", str(project), "--force"],
+            [str(BIN / "nvflare"), "poc", "prepare", "-i", str(project)],
             capture_output=True, text=True, env=self.env(), stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert self.admin.is_dir(), f"{done.stdout}\n{done.stderr}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import types
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -128,10 +129,10 @@ def test_who_does_not_reply_by_the_end_of_the_slot_is_late_and_its_task_is_cance
 
 
 def test_an_aborted_job_loses_those_who_train() -> None:
-    server, stop = Server(["lyon"]), threading.Event()
+    server = Server(["lyon"])
     server.silent.add("lyon")
-    replies = FlareTransport(server, stop=stop).train({"lyon": work()}, soon(30))
-    threading.Timer(0.1, stop.set).start()
+    replies = FlareTransport(server).train({"lyon": work()}, soon(30))
+    threading.Timer(0.1, lambda: setattr(server.abort_signal, "triggered", True)).start()
     assert [(one.client, one.outcome) for one in replies] == [("lyon", "lost")]
     assert server.cancelled == ["lyon"]
 
@@ -222,3 +223,21 @@ def test_a_wrong_configuration_is_said(tmp_path: Path, options: dict[str, str], 
         Server(list(ZONES), **named).run()
     if "RUN" in options.values():  # where `slackwater run` finds it
         assert str(raised.value) in (tmp_path / "run" / "nvflare.log").read_text()
+
+
+def test_a_stop_file_ends_the_run_after_its_round(tmp_path: Path) -> None:
+    task_of(light_job(tmp_path / "job"))
+    folder = prepare(tmp_path / "run", small_plan(rounds=3, slack=0), LiveSettings(slot_seconds=0.0))
+
+    def asked_to_stop(received: FLModel, site: str) -> FLModel:
+        if received.current_round == 1:
+            (folder / "nvflare.stop").touch()
+            time.sleep(3 * workflow._LOOK_S)
+        return plus_one(received, site)
+
+    Server(list(ZONES), asked_to_stop, run=str(folder), initial="task:initial_model").run()
+    with Run.open(folder, read_only=True) as run:
+        assert run.status == "stopped"
+        assert [one.slot for one in run.rounds()] == [0, 1]
+        assert {one.outcome for one in run.journal.attempts()} == {"done"}
+    check(folder)

@@ -14,7 +14,8 @@ from typing import Any
 from slackwater.errors import ScenarioError
 
 WORKFLOW = "CarbonAware"
-LOG = "nvflare.log"  # in the run folder: the output of the simulator, and errors of the server's job
+LOG, STOP = "nvflare.log", "nvflare.stop"
+"""In the run folder: the simulator's output and the errors of the server's job; a file that stops the run after its round."""
 _META, _SERVER = "meta.json", "config/config_fed_server.json"
 _ALL, _SERVER_NAME = "@ALL", "server"
 _HINT = "Create one with: slackwater nvflare new myapp"

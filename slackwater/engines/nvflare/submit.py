@@ -6,6 +6,8 @@ import contextlib
 import json
 import logging
 import math
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -19,13 +21,14 @@ from typing import Any
 
 from slackwater import time_source
 from slackwater.atomic import write_whole
-from slackwater.engines.nvflare.job import LOG, Job
+from slackwater.engines.nvflare.job import LOG, STOP, Job
 from slackwater.errors import ScenarioError, SlackwaterError
 from slackwater.lazy import require
 from slackwater.ledger.run import is_written
 from slackwater.live.folder import PLAN, RunStopped, load_settings
 from slackwater.live.status import read_status
 from slackwater.planning.plan import Plan
+from slackwater.training.process import stopping
 
 log = logging.getLogger(__name__)
 SUBMITTED = "nvflare.json"  # in the run folder: the job on the server
@@ -40,6 +43,8 @@ _CALM, _CALM_S = 0.25, 20.0
 """A running job is replaced only if the next round is this share of a slot away, or this many seconds if that is less."""
 _RUNNING, _ENDED = "RUNNING", "FINISHED"  # FLARE's state of a running job, and how those of ended jobs begin
 _TAIL = 4  # lines of a log in a message
+_LOOK_S = 0.5  # between two looks at a process or a run
+_SHORT_S = 120.0  # a job that lasted longer was no failure of its own
 
 
 def simulated(job_dir: str | Path, folder: str | Path) -> None:
@@ -47,22 +52,31 @@ def simulated(job_dir: str | Path, folder: str | Path) -> None:
     require("nvflare")
     job, where = Job.read(job_dir), Path(folder).absolute()
     names = _names(Plan.load(where / PLAN))
-    with tempfile.TemporaryDirectory(prefix="slackwater-") as temporary:
+    stop = threading.Event()
+    with (
+        tempfile.TemporaryDirectory(prefix="slackwater-") as temporary,
+        (where / LOG).open("a", encoding="utf-8") as output,
+        stopping(stop, after="the round", signals=(signal.SIGINT, signal.SIGTERM)),
+    ):
         copy = job.copy_for(where, names, Path(temporary))
         command = [sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator", str(copy)]
         command += ["-w", str(Path(temporary) / "workspace"), "-c", ",".join(names), "-t", str(len(names))]
-        with (where / LOG).open("a", encoding="utf-8") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-            try:
-                process.wait()
-            except KeyboardInterrupt:  # the simulator got it too, and saves the run
+        # In a session of its own: Ctrl-C is for us, who let it finish its round.
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            while process.poll() is None:
+                if stop.is_set():
+                    (where / STOP).touch()
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(60)
-                raise
-            finally:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
+                    process.wait(_LOOK_S)
+        finally:
+            if process.poll() is None:
+                _kill(process)
+            (where / STOP).unlink(missing_ok=True)
+    if stop.is_set() and not _look(where).done:
+        raise RunStopped(f"Stopped. Everything is saved. Resume with: slackwater resume {where}")
     if not _look(where).done:
         raise SlackwaterError(
             f"FLARE's simulator ended before the run was done. Its log is {where / LOG}, and ends with: {_tail(where / LOG)} "
@@ -83,7 +97,7 @@ def submitted(
 
     If the job or the server dies, a new job resumes from the folder. A site that comes back takes part again in a new
     job, which starts between two rounds. Fails after `patience_s` without progress or connection. `stop`, or Ctrl-C,
-    stops the job too.
+    stops the job after its round.
 
     Args:
         job_dir: The job's folder.
@@ -103,8 +117,10 @@ def submitted(
         )
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)  # what matters of its network errors is in our messages
     where = Path(folder).absolute()
-    watch = _Watch(Job.read(job_dir), kit, where, poll_s=poll_s, patience_s=patience_s, stop=stop or threading.Event())
-    watch.until_done()
+    stop = stop or threading.Event()
+    watch = _Watch(Job.read(job_dir), kit, where, poll_s=poll_s, patience_s=patience_s, stop=stop)
+    with stopping(stop, after="the round"):
+        watch.until_done()
 
 
 class _Unreachable(SlackwaterError):
@@ -130,7 +146,7 @@ class _Watch:
         pause, failures, active_at = _BACK_OFF_S[0], 0, time.monotonic()
         try:
             while not (before := _look(self._folder)).done:
-                failed = True
+                failed, began_at = True, time.monotonic()
                 try:
                     why = self._one_job()
                 except _Unreachable as error:
@@ -140,7 +156,7 @@ class _Watch:
                     return
                 if not why:  # it was ended to include a site that is back
                     continue
-                if now.progress != before.progress:
+                if now.progress != before.progress or (failed and time.monotonic() - began_at > _SHORT_S):
                     pause, failures, active_at = _BACK_OFF_S[0], 0, time.monotonic()
                 elif failed:
                     failures += 1
@@ -192,7 +208,13 @@ class _Watch:
                     self._abort(job_id)
                     return ""
             return ""
-        except (RunStopped, KeyboardInterrupt):
+        except RunStopped:
+            (self._folder / STOP).touch()
+            while _look(self._folder).written:  # until its round is over
+                time.sleep(_LOOK_S)
+            self._clear(job_id)
+            raise
+        except KeyboardInterrupt:
             self._clear(job_id)
             raise
 
@@ -233,6 +255,7 @@ class _Watch:
             self._rest(1.0)
         if missing:
             log.warning("Not connected: %s.", ", ".join(sorted(missing)))
+        (self._folder / STOP).unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(prefix="slackwater-") as temporary:
             copy = self._job.copy_for(self._folder, self._names, Path(temporary))
             with self._command("submit_job") as session:
@@ -260,7 +283,7 @@ class _Watch:
             status = self._status(job_id)
             if status is None or status.startswith(_ENDED) or not _look(self._folder).written:
                 return
-            time.sleep(0.5)
+            time.sleep(_LOOK_S)
 
     def _clear(self, job_id: str) -> None:
         """Abort a job without a process, if the server still knows it so; it may hold clients."""
@@ -330,6 +353,15 @@ def _names(plan: Plan) -> list[str]:
                 f"FLARE's sites have names without spaces and commas, but the plan has {name!r}. Rename it."
             )
     return names
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process that leads its session, and all that it started."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
 
 
 def _tail(path: Path) -> str:

@@ -26,7 +26,7 @@ from nvflare.app_common.workflows.model_controller import ModelController
 from slackwater import time_source
 from slackwater.engines.metering import reported_number, reported_times
 from slackwater.engines.nvflare.client_api import FAILURE, REPORT
-from slackwater.engines.nvflare.job import LOG
+from slackwater.engines.nvflare.job import LOG, STOP
 from slackwater.errors import ScenarioError
 from slackwater.live.folder import PLAN, RunStopped
 from slackwater.live.runner import carry_out
@@ -90,12 +90,12 @@ class CarbonAware(ModelController):  # type: ignore[misc, unused-ignore]
 
         def watch() -> None:
             while not over.wait(_LOOK_S):
-                if self.abort_signal.triggered:
+                if self.abort_signal.triggered or (folder / STOP).exists():
                     stop.set()
 
         threading.Thread(target=watch, name="slackwater-abort", daemon=True).start()
         names = [str(name) for name in Plan.load(folder / PLAN).problem.fleet.names]
-        transport = FlareTransport(self, task=self._task, stop=stop)
+        transport = FlareTransport(self, task=self._task)
         try:
             online = transport.wait_for(names, _PATIENCE_S)
             log.info("%d of %d clients are online.", len(online), len(names))
@@ -123,15 +123,19 @@ class FlareTransport:
     """Sends work to the sites of a FLARE job by their names, one task each, and yields each reply as it arrives."""
 
     def __init__(
-        self, controller: CarbonAware, *, task: str = "train", stop: threading.Event | None = None,
-        now: Callable[[], datetime] = time_source.now,
-    ) -> None:  # fmt: skip
-        """Reach the sites of a job through its workflow; `stop` ends a wait for replies."""
+        self, controller: CarbonAware, *, task: str = "train", now: Callable[[], datetime] = time_source.now
+    ) -> None:
+        """Reach the sites of a job through its workflow; an abort of the job ends a wait for replies."""
         self._controller, self._task, self._now = controller, task, now
-        self._stop = stop or threading.Event()
 
     def online(self) -> Mapping[str, Site]:
-        """Return the sites that ask for work, by name; FLARE has checked their certificates, except in its simulator."""
+        """Return the sites that ask for work, by name; FLARE has checked their certificates, except in its simulator.
+
+        Raises:
+            RunStopped: The job was aborted, so that no further slot is charged.
+        """
+        if self._aborted:
+            raise RunStopped("The FLARE job was aborted. Everything is saved. Resume with: slackwater resume")
         controller, since = self._controller, time_source.monotonic() - _ALIVE_S
         verified = bool(controller.fl_ctx.get_prop(FLContextKey.SECURE_MODE, False))
         return {
@@ -147,8 +151,11 @@ class FlareTransport:
             expected = {str(client.name) for client in self._controller.engine.get_clients()} & set(names)
             if expected <= set(online := self.online()) or time_source.monotonic() >= until:
                 return online
-            if time_source.current().wait(self._stop, _LOOK_S):
-                return online
+            time_source.sleep(_LOOK_S)
+
+    @property
+    def _aborted(self) -> bool:
+        return bool(self._controller.abort_signal.triggered)
 
     def train(self, work: Mapping[str, Work], until: datetime) -> Iterator[Reply]:
         """Send each client its work and yield each reply as it arrives; a client without a reply by `until` is late."""
@@ -166,7 +173,7 @@ class FlareTransport:
             self._controller.send(task, fl_ctx=self._controller.fl_ctx, targets=[client])
             waiting[client] = task
         try:
-            while waiting and (left_s := deadline - time_source.monotonic()) > 0 and not self._stop.is_set():
+            while waiting and (left_s := deadline - time_source.monotonic()) > 0 and not self._aborted:
                 try:
                     client, result = came.get(timeout=min(left_s, _LOOK_S))
                 except queue.Empty:
@@ -174,7 +181,7 @@ class FlareTransport:
                 if waiting.pop(client, None) is not None:
                     yield to_reply(client, result, work[client].arrays)
             for client in sorted(waiting):
-                if self._stop.is_set():
+                if self._aborted:
                     yield Reply(client=client, outcome="lost", error=f"The job was aborted while {client!r} trained.")
                 else:
                     yield Reply(
