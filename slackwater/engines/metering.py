@@ -155,6 +155,8 @@ def _whole(path: Path) -> int:
 
 _MARGIN, _LONGEST_MARGIN_S = 0.1, 30.0
 """Time kept for sending the reply: share of the time left, and most seconds."""
+_ENTER_S = 0.2
+"""Time to enter a block that is interrupted at once: inside it, the interrupt is caught where it belongs."""
 _GIVE_UP_S = 10.0
 """Seconds after the end of the slot at which a step that cannot be interrupted is ended, with its process."""
 
@@ -188,6 +190,7 @@ class SlotMeter:
         self.hard_stop: float | None = self._started + min(left) if left else None
         """On the monotonic clock; None: no end."""
         self._margin_s = min(_MARGIN * min(left), _LONGEST_MARGIN_S) if left else 0.0
+        self.arrived_late = bool(left) and min(left) <= 0
         self.stopped_early = False
 
     @property
@@ -208,23 +211,30 @@ class SlotMeter:
             self._evaluated_s = (self._evaluated_s or 0.0) + time_source.monotonic() - began
 
     @contextmanager
-    def running(self, *, own_process: bool = False) -> Iterator[None]:
+    def running(self, *, own_process: bool = False, always_enter: bool = False) -> Iterator[None]:
         """Measure a block: one PyTorch thread, the slot's seed, and an interrupt when the slot ends.
 
-        Raises OutOfTimeError at the end of the slot. With `own_process`, the process serves this message only, and is ended
-        if its training cannot be interrupted.
+        Args:
+            own_process: The process serves this message only, and is ended if its training cannot be interrupted.
+            always_enter: If the slot is over, enter the block and interrupt it, instead of raising before it.
+
+        Raises:
+            OutOfTimeError: The slot has ended.
         """
         with ExitStack() as around:
             around.enter_context(_one_thread())
             around.enter_context(_seeded(self.seed))
             try:
-                with _stopped_in_time(self, own_process=own_process):
+                with _stopped_in_time(self, own_process=own_process, always_enter=always_enter):
                     if self._energy is not None:
                         self._energy.start()
                     yield
             except OutOfTimeError as error:
-                sentence = str(error) or f"Local training was stopped at the end of slot {self.slot}."
-                raise OutOfTimeError(sentence) from None
+                late = (
+                    f"The work for slot {self.slot} arrived after the end of the slot. Check the clock of this machine."
+                )
+                ended = f"Local training was stopped at the end of slot {self.slot}."
+                raise OutOfTimeError(str(error) or (late if self.arrived_late else ended)) from None
             finally:
                 self.end()
         told = self.told()
@@ -253,16 +263,15 @@ class SlotMeter:
 
 
 @contextmanager
-def _stopped_in_time(meter: SlotMeter, *, own_process: bool) -> Iterator[None]:
+def _stopped_in_time(meter: SlotMeter, *, own_process: bool, always_enter: bool) -> Iterator[None]:
     """Interrupt this thread when the meter's time is over."""
     if meter.hard_stop is None:
         yield
         return
     left_s = meter.hard_stop - time_source.monotonic()
-    if left_s <= 0:
-        raise OutOfTimeError(
-            f"The work for slot {meter.slot} arrived after the end of the slot. Check the clock of this machine."
-        )
+    if meter.arrived_late and not always_enter:
+        raise OutOfTimeError
+    left_s = _ENTER_S if meter.arrived_late else left_s
     done, lock, thread = threading.Event(), threading.Lock(), threading.get_ident()
     ended = interrupted = False
 
@@ -296,7 +305,7 @@ def _stopped_in_time(meter: SlotMeter, *, own_process: bool) -> Iterator[None]:
         except OutOfTimeError:
             pass
         done.set()
-    if interrupted:
+    if interrupted or meter.arrived_late:  # then its result is not used, even if the block ended by itself
         raise OutOfTimeError
 
 

@@ -106,6 +106,36 @@ def test_training_that_ignores_the_end_of_its_slot_is_interrupted_and_late() -> 
     assert "end of slot 3" in reply.error
 
 
+@pytest.mark.parametrize("heeds", [True, False])
+def test_work_that_comes_after_its_slot_is_late_and_the_script_goes_on(heeds: bool) -> None:
+    began = time.monotonic()
+    with measured(received(seconds=-1.0), energy=False) as meter:
+        while not (heeds and meter.out_of_time):
+            sum(range(1000))
+        meter.result(SENT, num_examples=1)
+    reply = read(meter.reply())
+    assert (reply.outcome, reply.arrays) == ("late", None)
+    assert "Check the clock" in reply.error
+    assert time.monotonic() - began < 5
+    time.sleep(0.3)  # nothing is raised afterwards
+
+
+def test_a_sensor_that_fails_does_not_end_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        name = "a broken sensor"
+
+        def start(self) -> None:
+            raise OSError("no such device")
+
+        def stop(self) -> None: ...
+
+    monkeypatch.setattr("slackwater.engines.nvflare.client_api.best_meter", Broken)
+    with measured(received()) as meter:
+        meter.result(SENT, num_examples=1)
+    reply = read(meter.reply())
+    assert (reply.outcome, reply.error) == ("failed", "OSError: no such device")
+
+
 def test_the_slots_seed_decides_the_draws() -> None:
     drawn = []
     for seed in (7, 7, 8):

@@ -23,6 +23,7 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import FLModel
+from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from slackwater import time_source
@@ -241,3 +242,18 @@ def test_a_stop_file_ends_the_run_after_its_round(tmp_path: Path) -> None:
         assert [one.slot for one in run.rounds()] == [0, 1]
         assert {one.outcome for one in run.journal.attempts()} == {"done"}
     check(folder)
+
+
+def test_a_persistor_gives_the_first_model_and_gets_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+    persistor = types.SimpleNamespace(
+        load=lambda fl_ctx: make_model_learnable({"w": np.full(3, 5, dtype=np.float32)}, {}),
+        save=lambda learnable, fl_ctx: kept.append(learnable["weights"]),
+    )
+    folder = prepare(tmp_path / "run", small_plan(rounds=2, slack=0), LiveSettings(slot_seconds=0.0))
+    server = Server(list(ZONES), run=str(folder), persistor_id="persistor")
+    monkeypatch.setattr(server, "event", lambda event_type: None)
+    server.persistor = persistor
+    server.run()
+    np.testing.assert_array_equal(kept[-1]["w"], final_model(folder)["w"])
+    assert np.all(kept[-1]["w"] > 5)

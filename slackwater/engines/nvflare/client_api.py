@@ -69,9 +69,10 @@ def measured(model: FLModel, *, energy: bool = True) -> Iterator[Meter]:
         model: The model that `flare.receive()` returned.
         energy: Whether to measure energy where there is a sensor.
     """
-    meter = Meter(model, best_meter() if energy else None)
+    meter, entered = Meter(model, best_meter() if energy else None), False
     try:
-        with meter.running():
+        with meter.running(always_enter=True):
+            entered = True
             yield meter
     except OutOfTimeError as error:
         meter.fail(str(error), out_of_time=True)
@@ -79,6 +80,9 @@ def measured(model: FLModel, *, energy: bool = True) -> Iterator[Meter]:
     except Exception as error:
         meter.fail(f"{type(error).__name__}: {error}")
         log.exception("Local training failed in slot %s.", meter.slot)
+        if not entered:  # Python cannot skip the block, and an error here would end the script; its result is not used
+            yield meter
+            meter.fail(meter.error)
 
 
 def _array(value: Any) -> Any:
