@@ -36,7 +36,7 @@ from slackwater.engines import start as api
 from slackwater.errors import ScenarioError, SlackwaterError
 from slackwater.lazy import require
 from slackwater.ledger.queries import Figures
-from slackwater.ledger.run import Run
+from slackwater.ledger.run import Run, is_written
 from slackwater.ledger.schema import KINDS
 from slackwater.live.status import LiveStatus
 from slackwater.live.trust import Begun, examine
@@ -336,10 +336,13 @@ def resume_live(folder: Path, as_json: bool, *, from_last_good: bool = False, tr
         say(f"the run in {folder} is done{later}")
         _show(folder, as_json)
         return
-    if Run.begun(folder):  # checked here: a remote engine would start again and again
+    engine = dict(load_settings(folder).engine)
+    goes_on = (
+        bool(engine.get("startup_kit")) and is_written(folder) is not False
+    )  # a job on its server, to be watched again
+    if Run.begun(folder) and not goes_on:  # checked here: a remote engine would start again and again
         with Run.open(folder) as begun:
             begun.check_state()
-    engine = dict(load_settings(folder).engine)
     if not engine.get("task") and not (isinstance(engine.get("app"), str) and engine["app"]):
         raise ScenarioError(
             f"The run in {folder} was not started by `slackwater run`. To continue it, start its own app again."

@@ -6,11 +6,13 @@ import json
 import os
 import threading
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from flare_jobs import Direct, light_job, task_of
 from plans import ZONES, small_plan
 from recount import check
@@ -19,8 +21,10 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE (pip install 'slackwat
 
 from nvflare.fuel.flare_api.api_spec import InternalError, JobNotFound, NoConnection
 
+from slackwater.cli.main import cli
 from slackwater.engines.nvflare import submit
 from slackwater.errors import ScenarioError, SlackwaterError
+from slackwater.ledger.run import Run
 from slackwater.live.folder import LiveSettings, RunStopped, prepare
 from slackwater.live.runner import carry_out
 from slackwater.live.status import read_status
@@ -165,7 +169,7 @@ def test_a_job_that_a_restarted_server_only_believes_to_run_is_replaced(
 
 def test_a_job_whose_process_dies_is_replaced(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     server = played(monkeypatch, folder, "RUNNING", "done")
-    real, looks = submit._look, iter([True, True, True] + [False] * 100)
+    real, looks = submit._look, chain(repeat(True, 10), repeat(False))
     monkeypatch.setattr(
         submit, "_look", lambda where: found if (found := real(where)).done else submit._Run(written=next(looks))
     )
@@ -191,6 +195,29 @@ def test_a_job_that_runs_is_watched_and_not_submitted_again(monkeypatch: pytest.
     go(folder)
     assert "submit" not in server.said
     assert asked == 3
+
+
+def test_resume_watches_a_job_that_goes_on(monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path) -> None:
+    begun(folder, by=os.getpid())
+    (folder / "nvflare.json").write_text('{"job": "mine"}')
+    engine = {"app": str(tmp_path / "job"), "startup_kit": str(tmp_path / "kit"), "run": "0" * 32}
+    settings = json.loads((folder / "live.json").read_text()) | {"engine": engine}
+    (folder / "live.json").write_text(json.dumps(settings))
+    server = played(monkeypatch, folder, jobs={"mine": "RUNNING"})
+    held, asked, meta = Run.open(folder), 0, server.get_job_meta  # as the job holds it
+
+    def finishes(job_id: str) -> dict[str, str]:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            held.close()
+            finish(folder)
+        return meta(job_id)
+
+    monkeypatch.setattr(server, "get_job_meta", finishes)
+    done = CliRunner().invoke(cli, ["resume", str(folder), "--trust"])
+    assert done.exit_code == 0, done.output
+    assert "submit" not in server.said
 
 
 @pytest.mark.parametrize(

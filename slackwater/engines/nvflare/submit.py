@@ -179,7 +179,10 @@ class _Watch:
 
     def _one_job(self) -> str:
         """Submit the job, or find the one that runs, and watch it to its end; return why it ended, empty if it was meant."""
-        job_id = self._running() or self._submit()
+        job_id = self._running()
+        if job_id is None and _look(self._folder).done:  # it has ended meanwhile
+            return ""
+        job_id = job_id or self._submit()
         started_at, began, gone, back = time.monotonic(), False, 0, 0
         try:
             while not _look(self._folder).done:
