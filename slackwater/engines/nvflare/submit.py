@@ -304,8 +304,8 @@ class _Watch:
             raise
         except Exception as error:  # FLARE raises many kinds, for the network and for refusals
             self._close()
-            said = " ".join(str(error).split())[:300] or type(error).__name__
-            raise _Unreachable(f"The FLARE server did not answer `{name}`: {said}.".replace("..", ".")) from None
+            said = " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
+            raise _Unreachable(f"The FLARE server did not answer `{name}`: {said}.") from None
 
     def _connect(self) -> Any:
         from nvflare.fuel.flare_api.flare_api import new_secure_session
