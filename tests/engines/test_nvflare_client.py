@@ -48,6 +48,33 @@ def test_the_reply_has_the_model_its_numbers_and_how_long_it_took() -> None:
     assert (reply.ended_at - reply.started_at).total_seconds() >= 0.05
 
 
+def test_the_scripts_own_metrics_arrive_as_numbers() -> None:
+    with measured(received(), energy=False) as meter:
+        meter.result(SENT, num_examples=5, loss=0.25, accuracy=0.75, f1=float("nan"))
+    reply = read(meter.reply())
+    assert reply.metrics == {"num-examples": 5, "train-loss": 0.25, "accuracy": 0.75}
+
+
+def test_metrics_of_a_model_that_the_script_made_itself_arrive_too() -> None:
+    reply = read(FLModel(params=dict(SENT), metrics={"loss": 0.5, "accuracy": 0.75}))
+    assert (reply.loss, reply.metrics) == (0.5, {"loss": 0.5, "accuracy": 0.75})
+
+
+def test_a_bfloat16_model_is_sent_as_float32() -> None:
+    with measured(received(), energy=False) as meter:
+        meter.result({"w": torch.full((6,), 0.5, dtype=torch.bfloat16)}, num_examples=1)
+    reply = read(meter.reply())
+    assert reply.arrays is not None
+    np.testing.assert_array_equal(reply.arrays["w"], np.full(6, 0.5, dtype=np.float32))
+
+
+def test_a_client_at_a_lower_power_level_knows_its_share_of_the_steps() -> None:
+    with measured(received(work=0.85), energy=False) as meter:
+        assert meter.work == 0.85
+    with measured(received(), energy=False) as meter:
+        assert meter.work == 1.0
+
+
 def test_energy_is_reported_where_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     class Wattmeter:
         name = "a wattmeter"

@@ -17,7 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from slackwater.engines.metering import numbers_in, reported_result, reported_times
 from slackwater.live.sites import Arrays, Outcome, Reply, Work
-from slackwater.training.vectors import BFLOAT16
+from slackwater.training.vectors import BFLOAT16, as_array
 
 ARRAYS, CONFIG, METRICS, OWN = "arrays", "config", "metrics", "slackwater"
 NAME, ZONE, POWER = "name", "zone", "power-w"
@@ -54,21 +54,10 @@ def _from_array(value: Array) -> Any:
 
 
 def as_arrays(model: Mapping[str, Any] | ArrayRecord) -> Arrays:
-    """Return a model as arrays by name, from a state dict of tensors or arrays, or Flower's record.
-
-    Flower cannot send bfloat16 tensors, so they become float32, which clients can load into a bfloat16 model.
-    """
+    """Return a model as arrays by name, from a state dict of tensors or arrays, or Flower's record."""
     if isinstance(model, ArrayRecord):
         return from_arrays(model)
-    return {name: _as_array(value) for name, value in dict(model).items()}
-
-
-def _as_array(value: Any) -> Any:
-    if not hasattr(value, "detach"):
-        array = np.asarray(value)
-        return array.view(BFLOAT16) if array.dtype.name == "bfloat16" else array  # as ml_dtypes has it for JAX
-    held = value.detach().cpu().resolve_conj()
-    return (held.float() if str(held.dtype) == "torch.bfloat16" else held).numpy()
+    return {name: as_array(value) for name, value in dict(model).items()}
 
 
 def to_content(work: Work, arrays: ArrayRecord, left_s: float, run: str = "") -> RecordDict:

@@ -12,6 +12,7 @@ from nvflare.app_common.abstract.fl_model import FLModel
 
 from slackwater.engines.metering import EnergyMeter, OutOfTimeError, SlotMeter, best_meter
 from slackwater.errors import SlackwaterError
+from slackwater.training.vectors import as_array
 
 log = logging.getLogger(__name__)
 REPORT, FAILURE, METRICS = "slackwater", "error", "metrics"
@@ -36,7 +37,8 @@ class Meter(SlotMeter):
         self, model: Mapping[str, Any], *, num_examples: int, loss: float | None = None, **metrics: float
     ) -> None:
         """Set the result of training: the model as a state dict, how many samples it saw, its mean loss and metrics."""
-        self._params = {name: _array(value) for name, value in model.items()}
+        # Copies, since FLARE sends them after the script has moved on.
+        self._params = {name: np.array(as_array(value)) for name, value in model.items()}
         self._numbers = {"num-examples": num_examples, **metrics}
         self._numbers |= {} if loss is None else {"train-loss": float(loss)}
 
@@ -84,8 +86,3 @@ def measured(model: FLModel, *, energy: bool = True) -> Iterator[Meter]:
         if not entered:  # Python cannot skip the block, and an error here would end the script; its result is not used
             yield meter
             meter.fail(meter.error)
-
-
-def _array(value: Any) -> Any:
-    """Return a tensor or an array as a NumPy array of its own, since FLARE sends it after the script has moved on."""
-    return np.array(value.detach().cpu().numpy() if hasattr(value, "detach") else value)

@@ -13,7 +13,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
@@ -32,6 +31,7 @@ from slackwater.live.folder import PLAN, RunStopped
 from slackwater.live.runner import carry_out
 from slackwater.live.sites import Arrays, Outcome, Reply, Site, Work
 from slackwater.planning.plan import Plan
+from slackwater.training.vectors import as_array
 
 log = logging.getLogger(__name__)
 _ALIVE_S = 10.0
@@ -204,10 +204,7 @@ class FlareTransport:
 
 def to_arrays(model: Mapping[str, Any]) -> Arrays:
     """Return a state dict of tensors or arrays as arrays by name."""
-    return {
-        name: value.detach().cpu().numpy().copy() if hasattr(value, "detach") else np.asarray(value)
-        for name, value in model.items()
-    }
+    return {name: as_array(value) for name, value in model.items()}
 
 
 def to_reply(client: str, result: Shareable, sent: Arrays) -> Reply:
