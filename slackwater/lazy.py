@@ -12,6 +12,7 @@ from slackwater.errors import MissingExtraError
 _EXTRAS = {
     "torch": ("PyTorch", "torch"),
     "flwr": ("Flower", "flower"),
+    "nvflare": ("NVIDIA FLARE", "nvflare"),
     "matplotlib": ("matplotlib", "charts"),
     "fpdf": ("fpdf", "report"),
 }

@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ HELP_ONLY = {
     "status live": "of a run in real time",
     "status run": "of a run in real time",
     "resume live": "of a run in real time",
+    "rehearse myjob/scenario.toml": "starts FLARE's simulator; tests/engines/test_nvflare_processes.py does",
     "resume run": "of a run in real time, which the guide on Flower shows; training runs are resumed here",
     "data show": "of an empty cache there is nothing to draw",
     "data fetch": "asks a provider; tests/providers does, on the loopback",
@@ -51,6 +53,7 @@ EXACT = ("plan", "compare", "savings")
 """Commands whose output is shown to the digit; of others only the words are compared, since training may round otherwise."""
 PYTHON_ELSEWHERE = {
     "live-on-flower": "needs a model and a grid: test_the_flower_snippets_run",
+    "live-on-nvflare": "a site of a job: test_the_snippet_for_flares_sites_runs",
 }
 
 
@@ -167,6 +170,37 @@ def test_the_flower_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     exec(strategy, names | {"grid": grid, "initial_arrays": ArrayRecord(Model().state_dict())})
     exec(f"from flwr.serverapp.strategy import FedAdam\n{stateful}\nassert Mine().state_dict()['best'] == 0.0", {})
     exec(in_process, {"client_app": client_app})
+
+
+def test_the_snippet_for_flares_sites_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvflare = pytest.importorskip("nvflare", reason="needs NVIDIA FLARE (pip install 'slackwater[nvflare]')")
+    import numpy as np
+    import torch
+    from nvflare.app_common.abstract.fl_model import FLModel
+    from torch import nn
+
+    class Model(nn.Linear):
+        def __init__(self, params: dict[str, Any]) -> None:
+            super().__init__(3, 2)
+            self.load_state_dict({name: torch.from_numpy(value) for name, value in params.items()})
+
+    def fit(model: nn.Module, data: object, *, stop: object) -> float:
+        model.get_parameter("bias").data += 1
+        return 0.5
+
+    first = {"weight": np.zeros((2, 3), dtype=np.float32), "bias": np.zeros(2, dtype=np.float32)}
+    to_come, sent = [FLModel(params=first), None], []
+    client = SimpleNamespace(
+        init=lambda: None, is_running=lambda: bool(to_come), receive=lambda: to_come.pop(0), send=sent.append,
+        get_site_name=lambda: "lyon",
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "nvflare.client", client)
+    monkeypatch.setattr(nvflare, "client", client, raising=False)
+    (snippet,) = [text for language, text in blocks(DOCS / "guides" / "live-on-nvflare.md") if language == "python"]
+    exec(snippet, {"Model": Model, "fit": fit, "load_data": lambda site: [1, 2, 3]})
+    (reply,) = sent
+    assert reply.params["bias"].tolist() == [1, 1]
+    assert reply.meta["slackwater"]["metrics"]["num-examples"] == 3
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ PACKAGE = Path(__file__).parent.parent / "slackwater"
 BELOW_ALL = {"_version", "atomic", "errors", "glossary", "lazy", "registry", "time_source", "units"}
 """Root modules that every part may import, and that import nothing but each other."""
 ORDER = (
-    "intensity", "planning", "replanning", "ledger", "scenario", "training", "live", "engines", "flower", "charts", "report",
-    "dashboard", "cli", "lab",
+    "intensity", "planning", "replanning", "ledger", "scenario", "training", "live", "engines", "flower", "nvflare", "charts",
+    "report", "dashboard", "cli", "lab",
 )  # fmt: skip
 LAZY_DOORS = {"__init__.py", "__main__.py", "cli/main.py"}
 """Files that name modules of every part and load them when they are first asked for."""
-HEAVY = ("torch", "matplotlib", "highspy", "sklearn", "pandas", "scipy", "flwr")
+HEAVY = ("torch", "matplotlib", "highspy", "sklearn", "pandas", "scipy", "flwr", "nvflare")
 
 
 def _part(module: str) -> str:

@@ -1,4 +1,4 @@
-"""Commands of live runs: run, rehearse, status, confirm, flower and calibrate."""
+"""Commands of live runs: run, rehearse, status, confirm, flower, nvflare and calibrate."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from slackwater.engines import start as api
 from slackwater.errors import ScenarioError, SlackwaterError
 from slackwater.lazy import require
 from slackwater.ledger.queries import Figures
-from slackwater.ledger.run import Run
+from slackwater.ledger.run import Run, is_written
 from slackwater.ledger.schema import KINDS
 from slackwater.live.folder import PLAN
 from slackwater.live.status import LiveStatus
@@ -203,6 +203,12 @@ _SHARED = (
     ),
     option("--allow-insecure", is_flag=True, help="Allow a SuperLink on another machine without TLS."),
     option(
+        "--startup-kit",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Admin's startup kit of the FLARE server to run a FLARE job on. Default: FLARE's simulator.",
+    ),
+    option(
         "--auto",
         is_flag=True,
         help="Choose the window, alpha and aggregator from the carbon data, as `plan --auto` does.",
@@ -315,7 +321,7 @@ _OPTIONS = (
         "--app",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         metavar="DIR",
-        help="Folder of the Flower app that trains; `slackwater flower new` writes one.",
+        help="Folder of the Flower app or FLARE job that trains; `slackwater flower new` and `slackwater nvflare new` write one.",
     ),
     option(
         "--task",
@@ -339,7 +345,7 @@ _REHEARSAL_OPTIONS = (
         "--app",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         metavar="DIR",
-        help="Folder of the Flower app that trains. Default: the task.",
+        help="Folder of the Flower app or FLARE job that trains. Default: the task.",
     ),
     option(
         "--task",
@@ -396,7 +402,7 @@ _REHEARSAL_OPTIONS = (
 @data_option
 @fill_option
 def run(scenario: Path, data: str | None, fill_hours: int | None, out: Path, **options: Any) -> None:
-    """Run a SCENARIO in real time with a Flower app.
+    """Run a SCENARIO in real time with a Flower app or FLARE job.
 
     The command waits for each slot, re-plans, charges every client and writes checkpoints. A scenario of the past
     cannot run; use `slackwater rehearse`.
@@ -519,16 +525,19 @@ def resume_live(
         say(f"the run in {folder} is done{later}")
         _show(folder, as_json)
         return
-    if Run.begun(folder):  # checked here: a remote engine would start again and again
+    engine = dict(load_settings(folder).engine)
+    goes_on = (
+        bool(engine.get("startup_kit")) and is_written(folder) is not False
+    )  # a job on its server, to be watched again
+    if Run.begun(folder) and not goes_on:  # checked here: a remote engine would start again and again
         with Run.open(folder) as begun:
             begun.check_state()
-    engine = dict(load_settings(folder).engine)
     if not engine.get("task") and not (isinstance(engine.get("app"), str) and engine["app"]):
         raise ScenarioError(
             f"The run in {folder} was not started by `slackwater run`. To continue it, start its own app again."
         )
     # A task comes from an installed package; an app is any folder of code.
-    require("torch" if engine.get("task") else "flwr")
+    require("torch" if engine.get("task") else api.package_of(engine["app"]))
     known = None if engine.get("task") else _trusted(examine(folder, engine), accepted=trust)
     api.execute(folder, engine, begun=known, watch=_screen, task=_named_task(folder, engine, task))
     _show(folder, as_json)
@@ -680,6 +689,25 @@ def adopt_app(app: Path, scenario: Path | None, write: bool) -> None:
         say(f"wrote {len(found.changes)} files")
     elif found.changes:
         say(f"Nothing is written yet. Write it with: slackwater flower adopt {app} --write")
+
+
+@click.group()
+def nvflare() -> None:
+    """Create NVIDIA FLARE jobs that train by a schedule."""
+
+
+@nvflare.command("new")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), callback=filled)
+def new_nvflare_job(folder: Path) -> None:
+    """Write a small, complete FLARE job into a new FOLDER.
+
+    Its README explains how to run it.
+    """
+    from slackwater.engines.nvflare.job import new_job
+
+    for path in new_job(folder):
+        say(f"wrote {path}")
+    say(f"Try it: cd {folder} && slackwater rehearse scenario.toml --app . --out rehearsal")
 
 
 @click.command()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slackwater import time_source
+from slackwater.engines.nvflare.job import Job, is_job
 from slackwater.errors import ScenarioError
 from slackwater.intensity.forecast.archive import ForecastArchive, read_archive
 from slackwater.intensity.forecast.base import Forecast
@@ -57,6 +58,7 @@ def run(
     out: str | Path = "run",
     superlink: str | None = None,
     allow_insecure: bool = False,
+    startup_kit: str | Path | None = None,
     replan: str | None = None,
     auto: bool = False,
     aggregator: str | None = None,
@@ -64,16 +66,17 @@ def run(
     watch: Watch = lambda folder: nullcontext(),
     **settings: Any,
 ) -> LiveStatus:
-    """Carry out a scenario in real time with a Flower app or a task, and return the status at its end.
+    """Carry out a scenario in real time with a Flower app, a FLARE job or a task, and return the status at its end.
 
     Args:
         scenario: The scenario or its file.
-        app: Folder of the Flower app that trains.
+        app: Folder of the Flower app or the FLARE job that trains.
         task: A `Task`, or its name, to train in this process instead of an app.
         work: Local training of a task: `steps`, `epochs`, `batch_size`, `lr`, `weight_decay`. Default: as for `train`.
         out: Run folder, new or empty; `slackwater resume` continues a run that was stopped.
         superlink: Connection of Flower's config.toml. Default: all clients train in this process.
         allow_insecure: Whether a SuperLink on another machine may be used without TLS.
+        startup_kit: Folder of an admin's startup kit of a FLARE server. Default: FLARE's simulator.
         replan: How often to re-plan, such as "1h" or "never". Default: "1h" with providers, "never" with files.
         auto: Choose the window, alpha and the aggregator from the carbon data.
         aggregator: How updates are combined before the window. Default: the plan's recommendation.
@@ -81,9 +84,11 @@ def run(
         watch: Called with the run folder; returns a context that is open during the run.
         settings: Other fields of `slackwater.live.LiveSettings`, such as `seed` and `forecast`.
     """
-    _check_trainer(app, task, superlink)
+    _check_trainer(app, task, superlink, startup_kit)
     if app is None and task is None:
-        raise ScenarioError("Name what trains: --app DIR for a Flower app, or --task for a task in this process.")
+        raise ScenarioError(
+            "Name what trains: --app DIR for a Flower app or a FLARE job, or --task for a task in this process."
+        )
     from slackwater.live.folder import LiveSettings, prepare, refuse_begun
 
     refuse_begun(out)
@@ -97,7 +102,7 @@ def run(
         )
     if app is not None:
         _check_app(app, superlink)
-    engine = _engine(superlink, allow_insecure) | _trainer(app, task, None, work)
+    engine = _engine(superlink, allow_insecure, startup_kit) | _trainer(app, task, None, work)
     found = plan(problem, auto=auto)
     settings |= {"aggregator": aggregator or found.aggregator, "engine": engine}
     settings["replan_slots"] = _slots(replan or ("1h" if asked.has_providers else "never"), problem)
@@ -126,6 +131,7 @@ def rehearse(
     out: str | Path = "rehearsal",
     superlink: str | None = None,
     allow_insecure: bool = False,
+    startup_kit: str | Path | None = None,
     replan: str = "1h",
     forecast: str = "blend",
     forecasts: str | Path | None = None,
@@ -142,7 +148,7 @@ def rehearse(
 
     Args:
         scenario: The scenario or its file.
-        app: Folder of the Flower app that trains. Default: the task.
+        app: Folder of the Flower app or the FLARE job that trains. Default: the task.
         task: A `Task`, or its name, to train instead of an app. Default: "digits".
         task_data: Folder with the files of the task's data set.
         work: Local training of a task: `steps`, `epochs`, `batch_size`, `lr`, `weight_decay`. Default: as for `train`.
@@ -150,6 +156,7 @@ def rehearse(
         out: Run folder, new or empty.
         superlink: Connection of Flower's config.toml. Default: all clients train in this process.
         allow_insecure: Whether a SuperLink on another machine may be used without TLS.
+        startup_kit: Folder of an admin's startup kit of a FLARE server. Default: FLARE's simulator.
         replan: How often to re-plan, such as "1h" or "never".
         forecast: Name of the forecaster.
         forecasts: CSV files of forecasts that a provider issued. Default: those in the cache.
@@ -160,7 +167,7 @@ def rehearse(
         watch: Called with the run folder; returns a context that is open during the run.
         settings: Other fields of `slackwater.live.LiveSettings`, such as `seed`. `slot_seconds` is 0 by default: no waiting.
     """
-    _check_trainer(app, task, superlink)
+    _check_trainer(app, task, superlink, startup_kit)
     from slackwater.live.folder import LiveSettings, refuse_begun
     from slackwater.live.rehearsal import outcome, prepare_rehearsal
 
@@ -171,7 +178,7 @@ def rehearse(
     problem = asked.problem(actuals)
     if app is not None:
         _check_app(app, superlink)
-    engine = _engine(superlink, allow_insecure) | _trainer(app, task or "digits", task_data, work)
+    engine = _engine(superlink, allow_insecure, startup_kit) | _trainer(app, task or "digits", task_data, work)
     chosen = LiveSettings(
         **{"slot_seconds": 0.0} | settings,  # a past period in real time would miss every slot
         forecast=forecast,
@@ -204,7 +211,7 @@ def execute(
 
     Args:
         folder: The run folder.
-        engine: The engine's settings in the run: `task`, or `app` and `superlink`.
+        engine: The engine's settings in the run: `task`, or `app` with `superlink` or `startup_kit`.
         begun: Who started the run, and with which app. Default: it starts now.
         watch: Called with the run folder; returns a context that is open during the run.
         task: The task itself. Default: the one that the settings name.
@@ -220,6 +227,13 @@ def execute(
             from slackwater.engines.task_sites import carry_out_task
 
             carry_out_task(where, task)
+        elif is_job(engine["app"]):
+            from slackwater.engines.nvflare import submit
+
+            if engine.get("startup_kit"):
+                submit.submitted(engine["app"], engine["startup_kit"], where)
+            else:
+                submit.simulated(engine["app"], where)
         else:
             from slackwater.engines.flower import launch
 
@@ -231,11 +245,24 @@ def execute(
     return read_status(where)
 
 
-def _check_trainer(app: str | Path | None, task: str | Task | None, superlink: str | None) -> None:
-    """Raise if both an app and a task are given, if a SuperLink has no app, or if a package is missing."""
+def package_of(app: str | Path | None) -> str:
+    """Return the package that an app needs: "nvflare" for a FLARE job, "flwr" for any other."""
+    return "nvflare" if app is not None and is_job(app) else "flwr"
+
+
+def _check_trainer(
+    app: str | Path | None, task: str | Task | None, superlink: str | None, startup_kit: str | Path | None
+) -> None:
+    """Raise if both an app and a task are given, if the server does not run what trains, or if a package is missing."""
     if app is not None and task is not None:
         raise ScenarioError("Give --app or --task, not both.")
-    require("torch" if app is None and superlink is None else "flwr")
+    if startup_kit is not None and (app is None or not is_job(app)):
+        raise ScenarioError(
+            "A FLARE server runs a FLARE job: name it with --app DIR. A Flower app runs with --superlink."
+        )
+    if superlink is not None and app is not None and is_job(app):
+        raise ScenarioError(f"{app} is a FLARE job, which cannot run on a SuperLink. Use --startup-kit DIR.")
+    require("torch" if app is None and superlink is None else package_of(app))
     if superlink is not None and app is None:
         raise ScenarioError("A SuperLink runs an app: name it with --app DIR.")
 
@@ -266,17 +293,21 @@ def _task_name(task: str | Task | None) -> str:
 
 def _check_app(app: str | Path, superlink: str | None) -> None:
     """Raise before the folder is prepared if the app would train without Slackwater; a missing app is named later."""
+    if is_job(app):
+        Job.read(app)
+        return
     from slackwater.engines.flower.app import App
 
     if (Path(app) / "pyproject.toml").exists():
         App.read(app).check(on_superlink=superlink is not None)
 
 
-def _engine(superlink: str | None, allow_insecure: bool) -> dict[str, Any]:
+def _engine(superlink: str | None, allow_insecure: bool, startup_kit: str | Path | None) -> dict[str, Any]:
     """Return the engine's settings besides its app or task, including a new run id."""
     from slackwater.live.trust import RUN_KEY
 
-    return {"superlink": superlink, "allow_insecure": allow_insecure, RUN_KEY: uuid.uuid4().hex}
+    engine = {"superlink": superlink, "allow_insecure": allow_insecure, RUN_KEY: uuid.uuid4().hex}
+    return engine | ({} if startup_kit is None else {"startup_kit": str(Path(startup_kit).expanduser().absolute())})
 
 
 def _in_the_past(scenario: Scenario, start: datetime | None, tell: Callable[[str], None]) -> Scenario:

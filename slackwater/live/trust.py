@@ -31,7 +31,8 @@ RUN_KEY = "run"  # in the engine's settings: the run's id, set when it is prepar
 _ID = re.compile(r"[0-9a-f]{32}")
 _CODE = (".py", ".pyc", ".so", ".pyd", ".dll", ".dylib")
 """Files that Python imports; __pycache__ is compiled from these."""
-_PROJECT = "pyproject.toml"
+_CONFIGS = ("pyproject.toml", "meta.json", "config_fed_server.json", "config_fed_client.json")
+"""Files that name what is imported, in a Flower app and in a FLARE job."""
 _SKIPPED = ("__pycache__", "node_modules")
 _MOST_FILES, _MOST_BYTES = 5_000, 500_000_000
 _LONGEST_RECORD = 100_000
@@ -56,7 +57,7 @@ def state_folder() -> Path:
 
 
 def app_hash(app: Path) -> str:
-    """Return the SHA-256 of an app's code: names and contents of all files that Python could import, and pyproject.toml.
+    """Return the SHA-256 of an app's code: names and contents of all files that Python could import or that name them.
 
     Raises:
         SlackwaterError: The folder holds more code than an app has, or cannot be read.
@@ -136,7 +137,7 @@ def _code(app: Path) -> Iterator[tuple[bytes, Path]]:
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _SKIPPED)
         for name in files:
-            if name == _PROJECT or name.endswith(_CODE):
+            if name in _CONFIGS or name.endswith(_CODE):
                 count += 1
                 if count > _MOST_FILES:
                     raise SlackwaterError(_too_much(app, f"{_MOST_FILES:,} files"))

@@ -40,6 +40,18 @@ def as_tensor(array: Vector) -> Vector:
     return torch.from_numpy(writable)
 
 
+def as_array(value: Any) -> NDArray[Any]:
+    """Return a tensor or an array as a NumPy array, for an engine that sends it; it may share memory with the value.
+
+    A bfloat16 tensor becomes float32, which engines can send and clients can load into a bfloat16 model.
+    """
+    if not hasattr(value, "detach"):
+        array = np.asarray(value)
+        return array.view(BFLOAT16) if array.dtype.name == "bfloat16" else array  # as ml_dtypes has it for JAX
+    held = value.detach().cpu().resolve_conj()
+    return (held.float() if str(held.dtype) == "torch.bfloat16" else held).numpy()  # type: ignore[no-any-return]
+
+
 def memory(vector: Vector) -> memoryview:
     """Return the bytes of an array or tensor; without a copy if it is contiguous and in main memory."""
     if is_tensor(vector):

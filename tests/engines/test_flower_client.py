@@ -17,8 +17,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from small_apps import MODEL
 
 from slackwater import time_source
-from slackwater.engines.flower.client import CodeCarbon, Rapl, best_meter
 from slackwater.engines.flower.records import to_arrays, to_reply
+from slackwater.engines.metering import CodeCarbon, Rapl, best_meter
 from slackwater.errors import SlackwaterError
 from slackwater.flower import InProcessGrid, LocalTrainingError, measured
 from slackwater.time_source import VirtualTime
@@ -95,7 +95,7 @@ def test_energy_is_reported_where_it_is_measured(monkeypatch: pytest.MonkeyPatch
 
 def test_time_spent_evaluating_is_reported_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = types.SimpleNamespace(now=100.0)
-    monkeypatch.setattr("slackwater.engines.flower.client.time_source.monotonic", lambda: clock.now)
+    monkeypatch.setattr("slackwater.engines.metering.time_source.monotonic", lambda: clock.now)
     message, context = asked(slot=3, seed=7)
     with measured(message, context, energy=False) as meter:
         clock.now += 20
@@ -161,7 +161,7 @@ def test_a_slow_clock_does_not_make_a_client_go_on(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_client_at_a_lower_power_level_knows_its_share_of_the_steps() -> None:
-    message, context = asked(work=0.85)
+    message, context = asked(**ends_in(60), work=0.85)
     with measured(message, context, energy=False) as meter:
         assert meter.work == 0.85
 
@@ -221,7 +221,7 @@ def test_rapl_counts_the_packages_and_their_wrap_around(tmp_path: Path) -> None:
 
 
 def test_nothing_measures_where_there_is_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slackwater.engines.flower.client.POWERCAP", tmp_path)
+    monkeypatch.setattr("slackwater.engines.metering.POWERCAP", tmp_path)
     monkeypatch.setitem(sys.modules, "codecarbon", None)
     assert best_meter() is None
 

@@ -38,6 +38,8 @@ import sys
 from importlib.machinery import PathFinder
 
 class Without:
+    find_distributions = PathFinder.find_distributions
+
     @staticmethod
     def find_spec(name, path=None, target=None):
         return None if name.split(".")[0] == "torch" else PathFinder.find_spec(name, path, target)

@@ -11,7 +11,7 @@ import slackwater.flower
 def test_public_names_exist() -> None:
     assert sorted(slackwater.flower.__all__) == list(slackwater.flower.__all__)
     assert all(
-        getattr(slackwater.flower, name).__module__.startswith("slackwater.engines.flower")
+        getattr(slackwater.flower, name).__module__.startswith("slackwater.engines.")
         for name in slackwater.flower.__all__
     )
     assert dir(slackwater.flower) == slackwater.flower.__all__

@@ -10,18 +10,12 @@ from typing import TYPE_CHECKING
 from slackwater.lazy import lazily
 
 if TYPE_CHECKING:
-    from slackwater.engines.flower.client import (
-        LocalTrainingError,
-        Meter,
-        OutOfTimeError,
-        keep_state,
-        measured,
-        register,
-    )
+    from slackwater.engines.flower.client import Meter, keep_state, measured, register
     from slackwater.engines.flower.grid import GridTransport, InProcessGrid
     from slackwater.engines.flower.launch import deployed, in_process
     from slackwater.engines.flower.strategy import CarbonAware, run
     from slackwater.engines.flower.task_app import client_app, server_app
+    from slackwater.engines.metering import LocalTrainingError, OutOfTimeError
 
 _HOME = {
     "client": ("LocalTrainingError", "Meter", "OutOfTimeError", "keep_state", "measured", "register"),

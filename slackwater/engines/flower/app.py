@@ -19,8 +19,8 @@ from slackwater.errors import ScenarioError
 RUN, SLOT_SECONDS = "slackwater-run", "slackwater-slot-seconds"
 """Keys of an app's run config: the run folder and, if it holds only a plan, the wall time of a slot."""
 _CALLS = re.compile(
-    r"CarbonAware|slackwater\.flower\.run\b|\bflower\.run\(|from slackwater\.flower import [^\n]*\brun\b|"
-    r"from slackwater\.flower import \([^)]*\brun\b"
+    r"CarbonAware|slackwater\.flower\.(run|server_app)\b|\bflower\.(run|server_app)\(|"
+    r"from slackwater\.flower import ([^\n]*|\([^)]*)\b(run|server_app)\b"
 )
 """How a ServerApp calls Slackwater."""
 _MOST_FILES, _NO_CODE = 5_000, ("__pycache__", "node_modules", "venv", "site-packages")

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from slackwater.atomic import write_whole
-from slackwater.engines.flower.client import EnergyMeter, best_meter
+from slackwater.engines.metering import EnergyMeter, best_meter
 from slackwater.errors import ScenarioError, SlackwaterError
 
 _LOAD_SIZE = 700  # the product of matrices of this size takes some milliseconds

@@ -1,182 +1,31 @@
-"""Measure energy on the client, in kWh; the server applies the intensity.
-
-CodeCarbon is used if it is installed (pip install 'slackwater[energy]') and finds a sensor, else the processor's
-counters (RAPL on Linux) if they can be read. Both measure the whole machine. With neither, the server uses the declared
-power and the time.
-"""
+"""The client of a Flower app: who it is, its state between runs, and how long and with how much energy it trained."""
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import io
 import json
-import logging
 import os
-import random
 import sys
-import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from slackwater import time_source
 from slackwater.engines.flower import records
 from slackwater.engines.flower.records import NAME, OWN, POWER, as_arrays, failure_text, to_arrays
+from slackwater.engines.metering import EnergyMeter, LocalTrainingError, OutOfTimeError, SlotMeter, best_meter
 from slackwater.errors import SlackwaterError
 from slackwater.live.trust import state_folder
-
-log = logging.getLogger(__name__)
-POWERCAP = Path("/sys/class/powercap")
-_JOULES_PER_KWH = 3.6e6
-_SAMPLE_S = 30.0
-"""RAPL's counters overflow after some minutes under load, so they are read more often."""
-_SENSORS = ("intel_rapl", "intel_power_gadget", "windows_emi", "apple_powermetrics")
-"""CodeCarbon's methods that read a sensor; its others are estimates from the processor's name and load."""
-
-
-class EnergyMeter(Protocol):
-    """Measures from `start` to `stop`."""
-
-    @property
-    def name(self) -> str:
-        """Return the name of the method, for people."""
-
-    def start(self) -> None:
-        """Start measuring."""
-
-    def stop(self) -> float | None:
-        """Return kWh since the start; None if nothing could be measured."""
-
-
-def best_meter() -> EnergyMeter | None:
-    """Return the meter of this machine; None without one. CodeCarbon comes first, since it includes graphics cards."""
-    return CodeCarbon.if_installed() or (Rapl() if Rapl.zones() else None)
-
-
-class Rapl:
-    """The processor packages' energy counters in /sys; since 2020 only root can read them on most systems."""
-
-    name = "the processor's RAPL counters"
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self._zones = self.zones(folder)
-        self._before: dict[Path, int] = {}
-        self._joules = 0.0
-        self._done = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-
-    @staticmethod
-    def zones(folder: Path | None = None) -> list[Path]:
-        """Return the folders of the packages with a readable counter; a package includes its parts."""
-        found = []
-        for zone in sorted((folder or POWERCAP).glob("*-rapl:*")):
-            try:
-                int((zone / "energy_uj").read_text())
-            except (OSError, ValueError):
-                continue
-            if zone.name.count(":") == 1:
-                found.append(zone)
-        return found
-
-    def start(self) -> None:
-        """Start, and keep reading the counters."""
-        self._joules = 0.0
-        self._before = {zone: _whole(zone / "energy_uj") for zone in self._zones}
-        self._done.clear()
-
-        def keep_reading() -> None:
-            while not self._done.wait(_SAMPLE_S):
-                self._read()
-
-        self._thread = threading.Thread(target=keep_reading, name="slackwater-rapl", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> float | None:
-        """Return kWh since the start."""
-        self._done.set()
-        if self._thread is not None:
-            self._thread.join()
-        self._read()
-        return self._joules / _JOULES_PER_KWH if self._zones else None
-
-    def _read(self) -> None:
-        with self._lock:
-            for zone in self._zones:
-                now, before = _whole(zone / "energy_uj"), self._before[zone]
-                span = _whole(zone / "max_energy_range_uj") if now < before else 0
-                self._joules += (now - before + span) / 1e6
-                self._before[zone] = now
-
-
-class CodeCarbon:
-    """CodeCarbon, offline, without its files: only its kWh are used."""
-
-    name = "CodeCarbon"
-
-    def __init__(self, tracker_class: Any) -> None:
-        # Any country works: it only sets CodeCarbon's intensity, which is not used. Without one it asks the network.
-        self._tracker = tracker_class(
-            country_iso_code="FRA", save_to_file=False, log_level="critical", allow_multiple_runs=True
-        )
-
-    @classmethod
-    def if_installed(cls) -> CodeCarbon | None:
-        """Return a meter if CodeCarbon is installed."""
-        try:
-            from codecarbon import OfflineEmissionsTracker  # type: ignore[import-not-found, unused-ignore]
-        except ImportError:
-            return None
-        return cls(OfflineEmissionsTracker)
-
-    def _has_sensor(self) -> bool:
-        """Return whether it reads a sensor, of a graphics card or the processor; known once it has started."""
-        for part in getattr(self._tracker, "_hardware", ()):
-            mode = str(getattr(part, "_mode", "")).lower()
-            if type(part).__name__ in ("GPU", "AppleSiliconChip") or mode in _SENSORS:
-                return True
-        return False
-
-    def start(self) -> None:
-        """Start measuring."""
-        self._tracker.start()
-
-    def stop(self) -> float | None:
-        """Return kWh since the start; None without a sensor, since its estimates are no better than the declared power."""
-        self._tracker.stop()
-        if not self._has_sensor():
-            return None
-        data = getattr(self._tracker, "final_emissions_data", None)
-        energy = getattr(data, "energy_consumed", None)
-        return float(energy) if energy is not None else None
-
-
-def _whole(path: Path) -> int:
-    return int(path.read_text())
-
 
 _WORK = ("train.", "evaluate.", "query.")  # beginnings of the names of an app's functions
 _DESCRIBES = (NAME, records.ZONE, POWER, records.PARTITION, records.PARTITIONS)
 """The keys of its node config that a node sends; it sends no others."""
-_MARGIN, _LONGEST_MARGIN_S = 0.1, 30.0
-"""Time kept for sending the reply: share of the time left, and most seconds."""
-_GIVE_UP_S = 10.0
-"""Seconds after the end of the slot at which a step that cannot be interrupted is ended, with its process."""
-
-
-class OutOfTimeError(SlackwaterError):
-    """Local training was stopped at the end of its slot."""
-
-
-class LocalTrainingError(SlackwaterError):
-    """Local training failed; the message carries its time and energy."""
 
 
 def register(app: ClientApp, *, measure: bool = False) -> ClientApp:
@@ -283,47 +132,15 @@ def _load_state(path: Path, context: Context) -> None:
         )
 
 
-class Meter:
+class Meter(SlotMeter):
     """One client's local training in one slot."""
 
     def __init__(self, message: Message, context: Context, energy: EnergyMeter | None) -> None:
-        config = records.slot_config(message)
-        self._message, self._energy = message, energy
-        self._name = str(context.node_config.get(NAME, ""))
-        self._power = context.node_config.get(POWER)
-        self.slot: int | None = config.get("slot")  # counted from 0; None if the message is not from a plan
-        self.seed: int | None = config.get("seed")
-        """Of this client and slot. `measured` has seeded Python's, NumPy's and PyTorch's generators with it."""
-        self.work = float(config.get("work", 1.0))
-        """Share of the local steps to take in this slot; below 1 if the plan has the client at a lower power level."""
-        self._started, self._started_at = time_source.monotonic(), time_source.now().timestamp()
-        self._ended_s: float | None = None
-        self._kwh: float | None = None
-        self._evaluated_s: float | None = None
-        ends_at, left_s = config.get("ends-at"), config.get("seconds-left")
-        # The minimum: a slow clock here must not let this client continue after its slot.
-        left = [float(each) for each in (ends_at and ends_at - self._started_at, left_s) if each is not None]
-        self.hard_stop: float | None = self._started + min(left) if left else None
-        """On the monotonic clock; None: no end."""
-        self._margin_s = min(_MARGIN * min(left), _LONGEST_MARGIN_S) if left else 0.0
-        self.stopped_early = False
-
-    @property
-    def out_of_time(self) -> bool:
-        """Return whether to stop now. Check it before each step, so that the model so far is still sent."""
-        if self.hard_stop is None or time_source.monotonic() < self.hard_stop - self._margin_s:
-            return False
-        self.stopped_early = True
-        return True
-
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Time an evaluation inside the `measured` block: the server charges its part of the energy as evaluation."""
-        began = time_source.monotonic()
-        try:
-            yield
-        finally:
-            self._evaluated_s = (self._evaluated_s or 0.0) + time_source.monotonic() - began
+        node: Mapping[str, Any] = context.node_config
+        super().__init__(
+            records.slot_config(message), name=str(node.get(NAME, "")), power_w=node.get(POWER), energy=energy
+        )
+        self._message = message
 
     def reply(
         self, model: Mapping[str, Any] | ArrayRecord, *, num_examples: int, loss: float | None = None, **metrics: float
@@ -351,143 +168,21 @@ class Meter:
         reply.content[OWN] = ConfigRecord({key: value for key, value in self.told().items() if value is not None})
         return reply
 
-    def told(self) -> dict[str, Any]:
-        """Return the report that is sent besides the model."""
-        seconds = time_source.monotonic() - self._started if self._ended_s is None else self._ended_s
-        if self._kwh is not None and self._energy is not None:
-            method = f"measured by {self._energy.name}"
-        elif self._power is not None:
-            method = f"not measured: {self._power:g} W declared, for {seconds:.1f} s"
-        else:
-            method = "not measured: the scenario's power and the time"
-        return {
-            NAME: self._name or None, "started-at": self._started_at, "ended-at": self._started_at + seconds,
-            "seconds": seconds, "evaluation-seconds": self._evaluated_s, "energy-kwh": self._kwh,
-            "energy-method": method, "stopped-early": self.stopped_early,
-        }  # fmt: skip
-
-    def end(self) -> None:
-        """Stop measuring; `measured` calls it."""
-        if self._ended_s is None:
-            self._ended_s = time_source.monotonic() - self._started
-            self._kwh = self._energy.stop() if self._energy is not None else None
-
 
 @contextmanager
 def measured(message: Message, context: Context, *, energy: bool = True) -> Iterator[Meter]:
     """Measure local training: one PyTorch thread, the slot's seed, time and energy, and a stop at the end of the slot.
 
     Training that ignores `meter.out_of_time` is interrupted when its slot ends. Energy is measured where possible (see
-    `slackwater.engines.flower.client`); the reply says how.
+    `slackwater.engines.metering`); the reply says how.
     """
-    source = best_meter() if energy else None
-    meter = Meter(message, context, source)
-    with ExitStack() as around:
-        around.enter_context(_one_thread())
-        around.enter_context(_seeded(meter.seed))
-        try:
-            with _stopped_in_time(meter):
-                if source is not None:
-                    source.start()
-                yield meter
-        except OutOfTimeError as error:
-            meter.end()
-            sentence = str(error) or f"Local training was stopped at the end of slot {meter.slot}."
-            raise LocalTrainingError(failure_text(sentence, {**meter.told(), "out-of-time": True})) from None
-        except Exception as error:
-            meter.end()
-            raise LocalTrainingError(failure_text(f"{type(error).__name__}: {error}", meter.told())) from error
-        meter.end()
-        told = meter.told()
-        log.info("Slot %s: %.1f s, %s.", meter.slot, told["seconds"], told["energy-method"])
-
-
-@contextmanager
-def _stopped_in_time(meter: Meter) -> Iterator[None]:
-    """Interrupt this thread when the meter's time is over."""
-    if meter.hard_stop is None:
-        yield
-        return
-    left_s = meter.hard_stop - time_source.monotonic()
-    if left_s <= 0:
-        raise OutOfTimeError(
-            f"The work for slot {meter.slot} arrived after the end of the slot. Check the clock of this machine."
-        )
-    done, lock, thread = threading.Event(), threading.Lock(), threading.get_ident()
-    ended = interrupted = False
-
-    def watch() -> None:
-        nonlocal interrupted
-        if done.wait(left_s):
-            return
-        with lock:
-            if ended:
-                return
-            interrupted = True
-            _raise_in(thread, OutOfTimeError)
-        # End only a process that Flower started for one message of one client.
-        if not done.wait(_GIVE_UP_S) and Path(sys.argv[0]).name.startswith("flwr-clientapp"):
-            log.error("Local training could not be interrupted at the end of its slot; ending its process.")
-            os._exit(1)
-
-    threading.Thread(target=watch, name="slackwater-slot-end", daemon=True).start()
+    meter = Meter(message, context, best_meter() if energy else None)
+    # Flower starts a process for each message of a client, and calls clients in one process only in simulation.
+    own_process = Path(sys.argv[0]).name.startswith("flwr-clientapp")
     try:
-        yield
-    finally:
-        # The interrupt may not have been raised yet. Catch it here, so that it is raised nowhere else. Python 3.11 hangs
-        # under a tracer if it is withdrawn instead. A plain flag, since any call may be where Python raises it.
-        try:
-            with lock:
-                ended = True
-            if interrupted and not isinstance(sys.exception(), OutOfTimeError):
-                for _ in range(100):  # Python raises it at a jump back; training may also have caught it already
-                    pass
-        except OutOfTimeError:
-            pass
-        done.set()
-    if interrupted:
-        raise OutOfTimeError
-
-
-def _raise_in(thread: int, error: type[BaseException]) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Use one thread, for the same result on every machine: sums in PyTorch depend on the number of threads."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
-    """Seed the global generators, and restore them afterwards."""
-    if seed is None:
-        yield
-        return
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    python_state = random.getstate()
-    numpy_state = numpy.random.get_state() if numpy else None
-    torch_state = torch.get_rng_state() if torch else None
-    random.seed(seed)
-    if numpy:
-        numpy.random.seed(seed % 2**32)
-    if torch:
-        torch.manual_seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(python_state)
-        if numpy:
-            numpy.random.set_state(numpy_state)
-        if torch:
-            torch.set_rng_state(torch_state)
+        with meter.running(own_process=own_process):
+            yield meter
+    except OutOfTimeError as error:
+        raise LocalTrainingError(failure_text(str(error), {**meter.told(), "out-of-time": True})) from None
+    except Exception as error:
+        raise LocalTrainingError(failure_text(f"{type(error).__name__}: {error}", meter.told())) from error

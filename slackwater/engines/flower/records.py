@@ -7,25 +7,23 @@ app, and "slackwater", in which our client helper reports its name, time and mea
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
+from slackwater.engines.metering import numbers_in, reported_result, reported_times
 from slackwater.live.sites import Arrays, Outcome, Reply, Work
-from slackwater.training.vectors import BFLOAT16
+from slackwater.training.vectors import BFLOAT16, as_array
 
 ARRAYS, CONFIG, METRICS, OWN = "arrays", "config", "metrics", "slackwater"
 NAME, ZONE, POWER = "name", "zone", "power-w"
 PARTITION, PARTITIONS = "partition-id", "num-partitions"
 ENDS_AT, RUN_ID = "ends-at", "slackwater-run-id"  # in the config of a message: the end of the slot, and the run
 QUERY = "query.slackwater"  # the message that asks a node for its identity
-_LOSSES = ("train-loss", "train_loss", "loss")
 _FAILURE = re.compile(r"\[slackwater (\{.*?\})\]")
 _RAISED = re.compile(r"<class '([\w.]+)'>:<'(.*)'>", flags=re.DOTALL)  # Flower's format of an error in an app
 _OUT_OF_TIME = "out-of-time"
@@ -56,21 +54,10 @@ def _from_array(value: Array) -> Any:
 
 
 def as_arrays(model: Mapping[str, Any] | ArrayRecord) -> Arrays:
-    """Return a model as arrays by name, from a state dict of tensors or arrays, or Flower's record.
-
-    Flower cannot send bfloat16 tensors, so they become float32, which clients can load into a bfloat16 model.
-    """
+    """Return a model as arrays by name, from a state dict of tensors or arrays, or Flower's record."""
     if isinstance(model, ArrayRecord):
         return from_arrays(model)
-    return {name: _as_array(value) for name, value in dict(model).items()}
-
-
-def _as_array(value: Any) -> Any:
-    if not hasattr(value, "detach"):
-        array = np.asarray(value)
-        return array.view(BFLOAT16) if array.dtype.name == "bfloat16" else array  # as ml_dtypes has it for JAX
-    held = value.detach().cpu().resolve_conj()
-    return (held.float() if str(held.dtype) == "torch.bfloat16" else held).numpy()
+    return {name: as_array(value) for name, value in dict(model).items()}
 
 
 def to_content(work: Work, arrays: ArrayRecord, left_s: float, run: str = "") -> RecordDict:
@@ -110,12 +97,6 @@ def slot_config(message: Message) -> Mapping[str, Any]:
     return next((dict(one) for one in message.content.config_records.values() if ENDS_AT in one), {})
 
 
-def numbers_in(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of a record by name."""
-    found = {name: _number(value, finite=False) for name, value in record.items()}
-    return {str(name): value for name, value in found.items() if value is not None and math.isfinite(value)}
-
-
 def to_reply(client: str, message: Message, *, verified: bool, for_strategy: bool = False) -> Reply:
     """Return the reply in a message; an unreadable message is a failure, with the reason.
 
@@ -137,7 +118,7 @@ def to_reply(client: str, message: Message, *, verified: bool, for_strategy: boo
     metrics = dict(_only(content.metric_records, METRICS) or {})
     told: dict[str, Any] = {**own, **metrics}
     record = _only(content.array_records, ARRAYS)
-    times = _times(told)
+    times = reported_times(told)
     if for_strategy and record is None:
         joined = {f"{key}.{name}": one for key, held in content.array_records.items() for name, one in held.items()}
         record = ArrayRecord(joined)
@@ -148,12 +129,9 @@ def to_reply(client: str, message: Message, *, verified: bool, for_strategy: boo
     except (TypeError, ValueError) as error:
         unreadable = f"The model of {client!r} cannot be read: {error}"
         return Reply(client=client, outcome="failed", error=unreadable, **times)
-    samples = _number(told.get("num-examples"))
     return Reply(
-        client=client, outcome="done", arrays=arrays,
-        loss=next((_number(told[key], finite=False) for key in _LOSSES if key in told), None),
-        samples=None if samples is None else int(samples), metrics=numbers_in(metrics),
-        message=message if for_strategy else None, **times,
+        client=client, outcome="done", arrays=arrays, metrics=numbers_in(metrics),
+        message=message if for_strategy else None, **reported_result(told), **times,
     )  # fmt: skip
 
 
@@ -177,7 +155,9 @@ def _failure(client: str, message: Message) -> Reply:
         outcome, reason = "lost", f"The node of {client!r} is gone."
     elif code in _EXPIRED or told.get(_OUT_OF_TIME):
         outcome = "late"
-    return Reply(client=client, outcome=outcome, error=_plain(reason) or f"Flower's error {code}.", **_times(told))
+    return Reply(
+        client=client, outcome=outcome, error=_plain(reason) or f"Flower's error {code}.", **reported_times(told)
+    )
 
 
 def _plain(reason: str) -> str:
@@ -190,37 +170,8 @@ def _plain(reason: str) -> str:
     return said if kind == "LocalTrainingError" else f"{kind}: {said}"
 
 
-def _times(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "started_at": _moment(told.get("started-at")),
-        "ended_at": _moment(told.get("ended-at")),
-        "energy_kwh": _number(told.get("energy-kwh")),
-        "evaluation_seconds": _number(told.get("evaluation-seconds")),
-    }
-
-
 def _only(records: Mapping[str, Any], usual: str) -> Any:
     """Return the record with the usual name, or the only record."""
     if usual in records:
         return records[usual]
     return next(iter(records.values())) if len(records) == 1 else None
-
-
-def _number(value: object, *, finite: bool = True) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:  # an integer of hundreds of digits
-        return None
-    if not finite:  # the runner handles a loss that is not finite
-        return number
-    return number if math.isfinite(number) and number >= 0 else None
-
-
-def _moment(value: object) -> datetime | None:
-    number = _number(value)
-    try:
-        return None if number is None else datetime.fromtimestamp(number, UTC)
-    except (OverflowError, OSError, ValueError):
-        return None

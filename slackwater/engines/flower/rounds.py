@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from slackwater import time_source
 from slackwater.engines.flower.grid import GridTransport, replies
-from slackwater.engines.flower.records import as_arrays, from_arrays, numbers_in, to_arrays, with_slot
+from slackwater.engines.flower.records import as_arrays, from_arrays, to_arrays, with_slot
 from slackwater.engines.flower.strategy_state import StrategyState, layers, sentence
+from slackwater.engines.metering import numbers_in
 from slackwater.errors import SlackwaterError
 from slackwater.live.folder import LiveSettings
 from slackwater.live.schedule_sources import Decision

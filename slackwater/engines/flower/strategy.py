@@ -21,9 +21,10 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from slackwater.engines.flower.app import RUN, SLOT_SECONDS
 from slackwater.engines.flower.grid import GridTransport
 from slackwater.engines.flower.launch import refused
-from slackwater.engines.flower.records import as_arrays, from_arrays, numbers_in, to_arrays
+from slackwater.engines.flower.records import as_arrays, from_arrays, to_arrays
 from slackwater.engines.flower.rounds import DueGrid, StrategyModel, StrategyTransport
 from slackwater.engines.flower.strategy_state import StrategyState, layers
+from slackwater.engines.metering import numbers_in
 from slackwater.errors import ScenarioError, SlackwaterError
 from slackwater.ledger.run import FILE, RoundRecord
 from slackwater.live.folder import PLAN, LiveResult, LiveSettings, RunStopped, is_live, load_settings, prepare
