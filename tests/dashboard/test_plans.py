@@ -118,8 +118,15 @@ def test_an_older_request_of_the_same_page_is_dropped(plans: tuple[Plans, str, P
 def test_a_job_that_nobody_wants_any_more_is_given_up_at_once(tmp_path: Path) -> None:
     head = SCENARIO.replace("slack = 20", "slack = 150").replace("rounds = 4", "rounds = 60") + "max_parallel = 2\n"
     problem = open_library(scenario(tmp_path, head=head)).problem(open_library(tmp_path).entries()[0].id).problem
-    worker = PlannerProcess()
-    assert worker.ask("best", problem, None, lambda: False) is None  # nobody waits for it from the start
+    # The search for the best level takes its 20 seconds: nobody waits for it any more after 1.5.
+    problem = problem.with_settings(alpha="max-min", server_kg=np.linspace(0.01, 0.02, problem.horizon))
+    worker, wanted = PlannerProcess(), threading.Event()
+    wanted.set()
+    threading.Timer(1.5, wanted.clear).start()
+    began = time.perf_counter()
+    answer = worker.ask("best", problem, None, wanted.is_set)
+    assert answer is None or wanted.is_set(), "an answer that nobody waits for is not given"
+    assert time.perf_counter() - began < 15
     assert worker.ask("best", problem.with_settings(max_parallel=None, slack=3), None, lambda: True)
     worker.close()
     assert worker.ask("best", problem, None, lambda: True) is None
@@ -164,9 +171,18 @@ def test_savings_count_the_same_training_from_the_first_hour_on() -> None:
     assert saved["saved_kg"] == pytest.approx(without - plan.emissions_kg)
 
 
-def test_a_coupled_problem_is_quick_by_greedy() -> None:
-    problem = Problem.from_costs(np.ones((3, 6)), rounds=3, slack=3, budget_kg=5.0, max_parallel=1)
-    assert quick_answer(problem, 1)["solver"] == "greedy"
+def test_tied_clients_are_planned_to_a_gap_while_a_slider_moves() -> None:
+    problem = Problem.from_costs(
+        np.random.default_rng(0).uniform(0.1, 1.0, (4, 12)),
+        rounds=6,
+        slack=6,
+        budget_kg=5.0,
+        max_parallel=2,
+        min_parallel=2,
+    )
+    quick = quick_answer(problem, 1)
+    assert (quick["solver"], quick["end"], quick["all_ends"]) == ("exact", 1, False)
+    assert quick["gap"] <= 0.01
 
 
 def test_the_map_knows_every_typical_zone_and_lists_the_others(tmp_path: Path) -> None:
