@@ -450,7 +450,6 @@ def helps() -> dict[str, list[str]]:
 def messages() -> dict[str, dict[str, Any]]:
     """Return the exit code and the text of mistakes that users make."""
     Path("s.toml").write_text(small())
-    Path("server.toml").write_text(small(sections=SERVER))
     files = {
         "unknown_key": small("fine_tuen = 2"),
         "unknown_client_key": small(client="powr = 3"),

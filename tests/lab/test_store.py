@@ -128,7 +128,7 @@ def test_stored_results_can_be_read() -> None:
         "auto": (Store(results / "auto.jsonl", auto_cells.Cell), 3218),
         "aggregation": (Store(results / "aggregation.jsonl", aggregation.Cell, {"task": ""}), 63),
         "correlation": (Store(results / "correlation.jsonl", correlation.Cell, {"task": ""}), 96),
-        "backtests": (Store(results / "backtests.jsonl", backtests.Cell, {"study": ""}), 1225),
+        "backtests": (Store(results / "backtests.jsonl", backtests.Cell, {"study": ""}), 1321),
         "first plans": (Store(results / "first_plans.jsonl", backtests.FirstPlan, {"study": ""}), 1200),
         "forecasts": (Store(results / "forecasts.jsonl", forecasts.Cell), 119),
     }

@@ -22,6 +22,7 @@ from slackwater.replanning import backtest, past_plans_before
 from slackwater.replanning.backtest import without_intensity
 from slackwater.replanning.controller import Controller, Step
 from slackwater.replanning.remaining import solve
+from slackwater.replanning.reserve import Bounds
 from slackwater.replanning.run_state import Settings, State
 
 _ROUNDING = 1 + 1e-9
@@ -101,6 +102,11 @@ def _drive(
         if controller.state.stopped_at != slot:
             emitted = _slot_kg(asked, controller.state, slot, truth[:, HISTORY + slot])
             given = _given_kg(asked, controller.state, slot)
+            bound = Bounds(known, margin=settings.margin, lookback_days=settings.lookback_days)
+            held_kg = (
+                bound.kg(_slot_kwh(asked, controller.state, slot), 2) + given
+            )  # its actual is two slots after the last
+            assert step.held_kg == pytest.approx(held_kg) or (step.in_window and step.held_kg < held_kg)
             if emitted > given:
                 truth[:, HISTORY + slot] *= (step.held_kg - given) / (emitted - given)
                 truth[:, HISTORY + slot] = np.minimum(truth[:, HISTORY + slot], HIGHEST_KG_PER_KWH)

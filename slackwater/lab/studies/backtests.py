@@ -5,7 +5,7 @@
     python -m slackwater.lab backtests run --study paper7 --data ../shared/data/ci_paper7 --factor direct
     python -m slackwater.lab backtests first-plans --study carboncast --forecasts ../shared/data/forecasts
     python -m slackwater.lab backtests first-plans --study paper7 --data ../shared/data/ci_paper7 --factor direct
-    python -m slackwater.lab backtests run --study paper7-tied --data ../shared/data/ci_paper7 --factor direct --starts 8
+    python -m slackwater.lab backtests run --study paper7-tied --data ../shared/data/ci_paper7 --factor direct --starts 12
     python -m slackwater.lab backtests table
 
 Seven clients of 300 W, T = 10 rounds, slack 90. The budget is the cost of all seven in the first ten hours of each start.
