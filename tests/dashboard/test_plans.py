@@ -4,6 +4,7 @@ import base64
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
