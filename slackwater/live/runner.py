@@ -185,6 +185,8 @@ class Runner:
             for name, share in zip(self.names, self.model.weights.shortfall(before), strict=True)
             if share > 0 and name in unlucky
         }
+        arrays = self.model.arrays()
+        _save(folder, arrays)  # before the status: whoever waits for the end finds the model, and resume can try again
         with self.run_file.transaction():
             if self.run_file.status != "done":
                 for name, share in shortfall.items():
@@ -194,7 +196,7 @@ class Runner:
                 self.charging.say(f"The run is done: {len(self.history)} rounds, {ledger.spent_kg():.6g} kg charged.")
             self.run_file.set_status("done")
         return LiveResult(
-            arrays=self.model.arrays(), metrics=self.metrics, emissions_kg=ledger.spent_kg(),
+            arrays=arrays, metrics=self.metrics, emissions_kg=ledger.spent_kg(),
             unsettled_kg=ledger.unsettled_kg(), budget_kg=self.plan.problem.budget_kg, history=tuple(self.history),
             shortfall=shortfall, seconds=math.fsum(done.seconds for done in self.history), folder=folder,
         )  # fmt: skip
@@ -577,14 +579,17 @@ def carry_out(
                 if run.status == "running":
                     run.set_status("diverged" if isinstance(error, ModelDiverged) else "failed")
             raise
+    return result
+
+
+def _save(folder: Path, arrays: Arrays) -> None:
     try:
-        save_arrays(where / MODEL, result.arrays)
+        save_arrays(folder / MODEL, arrays)
     except OSError as error:
         raise SlackwaterError(
-            f"{where / MODEL} cannot be written: {error.strerror}. The model is in the run's file. Free disk space, then: "
-            f"slackwater resume {where}"
+            f"{folder / MODEL} cannot be written: {error.strerror}. The model is in the run's file. Free disk space, then: "
+            f"slackwater resume {folder}"
         ) from None
-    return result
 
 
 def settle(folder: str | Path) -> float:

@@ -502,7 +502,8 @@ def test_starts_and_levels_are_charged_as_planned(tmp_path: Path) -> None:
 def test_starts_stay_charged_where_a_round_does_not_start(tmp_path: Path) -> None:
     plan = sleeping()
     world.made(tmp_path, plan)
-    carry_out(tmp_path, Sites(offline=lambda look: set(NAMES)), world.initial())
+    with pytest.raises(NoRoundsError):
+        carry_out(tmp_path, Sites(offline=lambda look: set(NAMES)), world.initial())
     causes = plan.emissions.by_cause_kg
     assert by_cause(tmp_path) == pytest.approx({"idle": causes["idle"], "startup": causes["startup"]}, rel=1e-12)
 

@@ -173,7 +173,7 @@ def test_reports_survive_a_stop_and_are_named_everywhere(tmp_path: Path) -> None
     with pytest.raises(RunStopped):
         carry_out(tmp_path, sites, world.initial(), stop=stop.event)
     carry_out(tmp_path, Sites(), world.initial())
-    shown = called("status", tmp_path).output.replace("\n", " ")
+    shown = " ".join(called("status", tmp_path).output.split())
     assert "quarantined: oslo reported 1000 kWh in slot 0, more than is possible; 3 kWh are charged" in shown
     (found,) = json.loads(called("status", tmp_path, "--json").output)["quarantined"]
     assert (found["client"], found["slot"], found["reported_kwh"]) == ("oslo", 0, 1000.0)

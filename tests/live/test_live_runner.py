@@ -372,6 +372,27 @@ def test_a_full_disk_is_a_sentence_and_the_run_goes_on(
     assert done.emissions_kg == pytest.approx(world.recount(tmp_path))
 
 
+def test_a_run_is_done_only_once_its_model_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from slackwater.live import runner
+
+    def full(path: Path, arrays: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    world.made(tmp_path)
+    monkeypatch.setattr(runner, "save_arrays", full)
+    with pytest.raises(
+        SlackwaterError, match=r"model\.pt cannot be written: No space left on device.*slackwater resume"
+    ):
+        carry_out(tmp_path, Sites(), world.initial())
+    assert read_status(tmp_path).stands == "failed"
+    monkeypatch.undo()
+    sites = Sites()
+    carry_out(tmp_path, sites, world.initial())
+    assert sites.trained == []
+    assert (tmp_path / "model.pt").exists()
+    assert read_status(tmp_path).stands == "done"
+
+
 def test_an_error_of_the_transport_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
     def cut(work: Any) -> None:
         if next(iter(work.values())).slot == 2:

@@ -49,6 +49,9 @@ PROJECT = """
 [tool.flwr.app.components]
 serverapp = "harmful:app"
 clientapp = "harmful:app"
+
+[tool.flwr.app.config]
+slackwater-run = ""
 """
 FOREIGN = "You did not start this run on this machine."
 
@@ -59,7 +62,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SLACKWATER_STATE", str(tmp_path / "state"))
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "pyproject.toml").write_text(PROJECT)
-    (tmp_path / "app" / "harmful.py").write_text("open('imported', 'w').close()\napp = None\n")
+    (tmp_path / "app" / "harmful.py").write_text(
+        "open('imported', 'w').close()\nfrom slackwater.flower import run\napp = None\n"
+    )
     (tmp_path / "scenario.toml").write_text(SCENARIO)
     return tmp_path
 
