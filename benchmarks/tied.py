@@ -168,7 +168,7 @@ def _cp_sat(problem: sw.Problem, end: int, seconds: float) -> list[float] | None
         return None
     costs, before = problem.costs, problem.rounds + end - problem.fine_tune
     g = costs.dense()[:, :before]
-    unit, alpha = problem.g_max, float(problem.alpha)  # type: ignore[arg-type]
+    unit, alpha = problem.g_max, float(problem.alpha)
     window = costs.dense()[:, before : before + problem.fine_tune]
     base = (unit - window).sum(axis=1) / unit
     model, scale = cp_model.CpModel(), 10**6

@@ -75,6 +75,7 @@ class Effort:
         return time.perf_counter() >= self.deadline or self.stop()
 
 
+@np.errstate(all="ignore")  # multipliers of a point far from the optimum may overflow: such bounds are not used
 def search_tied(problem: Problem, ends: Sequence[int], effort: Effort) -> Found:
     """Return the best schedule over the end times, and the bound on all of them."""
     groups = Groups(problem)
