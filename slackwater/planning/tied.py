@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 _FROM_NOTHING = 0.01
 _HUGE = 1e100
-_TUNE_WIDTH, _TUNE_STEPS = 1.5, 14
+_TUNE_WIDTH, _TUNE_STEPS = 1.5, 10
 _ROUNDING = 1e-12
 """Share of its terms by which a bound is raised, so that rounding never makes it false."""
 

@@ -30,7 +30,7 @@ _MOST_LEVEL_ROUNDS = 3
 _MOST_PLANES = 2
 _MOST_TRIES = 4
 _MOST_OVERHEADS = 3
-_BUDGET_FACTORS = (1.0, 0.9, 1.1, 0.8, 1.25, 0.95, 1.05)
+_BUDGET_FACTORS = (1.0, 0.9, 1.1, 0.8, 1.25)
 _MOST_ASLEEP = 1_500
 """Client-slots up to which HiGHS is asked where clients sleep."""
 _CHEAPEST_S = 60.0
@@ -267,7 +267,7 @@ class _Race:
                 ups.append(tied.up_on(prices))
                 if stop():
                     break
-        for up in ups:
+        for up in {one.tobytes(): one for one in ups}.values():
             if self.bounds[i] <= self.value or (stop() and self.best is not None):
                 return
             self._offer(i, end, self._while_up(tied, up))
