@@ -134,6 +134,7 @@ def test_a_retry_waits_in_virtual_time(virtual: VirtualTime) -> None:
 ELSEWHERE = {
     "dashboard/runs.py": {"time.time"},  # the age of a file, whose time is the machine's
     "engines/flower/calibrate.py": {"time.sleep"},  # measures a machine that rests
+    "engines/nvflare/submit.py": {"time.sleep"},  # waits for FLARE's own processes
 }
 """Modules that ask the machine's own clocks, and for what."""
 

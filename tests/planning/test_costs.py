@@ -17,6 +17,7 @@ from slackwater.ledger.ledger import ModelledCharges
 from slackwater.planning.schedule import no_slack_plan
 from slackwater.planning.storage import plan_from_dict, plan_to_dict
 from slackwater.replanning.remaining import remaining_problem
+from slackwater.replanning.run_state import State, look_back
 
 BOTH = {"model_mb": 500.0, "evaluation_share": 0.1}
 
@@ -114,14 +115,15 @@ def test_the_baseline_pays_for_them_too() -> None:
 
 def test_what_is_left_of_a_run_costs_the_same() -> None:
     asked = problem(**BOTH, network_kwh_per_gb=0.02)
+    state = replace(State.initial(asked), slot=4)
+    intensity = asked.costs.intensity[asked.costs.row]
     rest = remaining_problem(
         asked,
+        look_back(asked, state, intensity, settled=4),
         slot=4,
         budget_kg=1.0,
         window_slots=1,
         expected=asked.traces,
-        earned_kg=np.zeros(3),
-        done=np.zeros(3, dtype=np.int64),
         g_max_kg=asked.g_max,
     )
     assert np.array_equal(rest.costs.energy_kwh, asked.costs.energy_kwh)

@@ -248,7 +248,8 @@ def test_the_time_limit_holds_for_all_that_highs_does(monkeypatch: pytest.Monkey
     assert all(at + seconds <= 10.0 + 1e-9 for at, seconds in given_)
 
 
-def test_highs_stops_when_it_is_asked_to() -> None:
+def test_highs_stops_when_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slackwater.planning.highs._LOOK_S", 0.001)
     g = wavy(20, 100)
     problem = Problem.from_costs(
         g, rounds=3, slack=97, budget_kg=float(g[:, :4].sum()), max_parallel=3, min_parallel=2, server_kg=0.3 * g[1]
