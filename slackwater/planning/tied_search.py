@@ -96,6 +96,8 @@ def search_tied(problem: Problem, ends: Sequence[int], effort: Effort) -> Found:
     lower.run()
     if lower.best is None:
         raise _infeasible(problem, times, ends)
+    if lower.interrupted:
+        effort.deadline = 0.0  # Ctrl-C ends the search for the sum above the level too
     level = float(lower.best[1].u.min())
     least = np.full(len(times.base[0]), level)
     reaching = payable & (lower.bounds >= level * (1 - 1e-9)) & (times.lows(least) <= times.high).all(axis=1)
@@ -121,6 +123,7 @@ class _Race:
         self.bounds: Array = np.where(payable, np.inf, -np.inf)
         self.ends: dict[int, _End] = {}
         self.best: tuple[int, Draft] | None = None
+        self.interrupted = False
         if start is not None:
             end, known = self._end(start[0]), start[1]
             tied = end.tied if end.tied.sleepers is None else replace(known.tied, least=end.tied.least)
@@ -177,6 +180,7 @@ class _Race:
         except KeyboardInterrupt:
             if self.best is None:
                 raise
+            self.interrupted = True
             logger.warning("Planning was stopped: this is the best plan found so far, with the gap proved so far.")
 
     def _open(self, i: int) -> bool:

@@ -279,6 +279,19 @@ def test_ctrl_c_returns_the_best_plan_so_far(monkeypatch: pytest.MonkeyPatch, ca
     assert "this is the best plan found so far" in caplog.text
 
 
+def test_ctrl_c_ends_both_searches_of_max_min(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def interrupted(self: tied_search._Race, *_: object) -> None:
+        asked.append(self.level)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tied_search._Race, "_sharpen", interrupted)
+    plan = sw.plan(realistic(alpha="max-min"), gap=0.0)
+    assert plan.level is not None
+    assert asked == [True]
+
+
 def test_ctrl_c_before_the_first_plan_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
