@@ -155,7 +155,7 @@ class Core:
         for c, client in enumerate(sleepers.clients):
             lead, block, was = int(sleepers.lead[c]), int(sleepers.block[c]), int(sleepers.up_before[c])
             slots = np.arange(stop)
-            held = (slots >= before) | (slots < (block - was if 0 < was < block else 0))
+            held = ((slots >= before) & sleepers.there[c, :stop]) | (slots < (block - was if 0 < was < block else 0))
             up = model.columns(stop, held.astype(float), 1.0, whole=True)
             begins = model.columns(stop, 0.0, (slots >= lead).astype(float), whole=True)
             self.waiting += [up, begins]

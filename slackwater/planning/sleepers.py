@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater.planning.problem import Problem
-from slackwater.planning.states import sleepers_up, up_starts
+from slackwater.planning.states import reachable, sleepers_up, up_starts
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -53,6 +53,8 @@ class Sleepers:
         self.start: Array = np.stack([self._start(costs.startup_kwh[who], rate) for rate in rates])
         """[budget, client, slot], cost of a start whose block begins in the slot."""
         self.can_start: Mask = np.arange(costs.slots)[None, :] >= self.lead[:, None]
+        self.there: Mask = reachable(problem)[who]
+        """[client, slot], whether the client can train; in a window it must be up only there."""
 
     @property
     def longest(self) -> int:
@@ -122,13 +124,20 @@ class Sleepers:
         stays = ways.up[before - 1].max(axis=1) if before else np.where(self.up_before > 0, 0.0, -np.inf)
         starts = np.einsum("b,bc->c", price, self.start[:, :, before])
         begun = np.where(self.can_start[:, before], ways.off[np.maximum(before - self.lead, 0), who] - starts, -np.inf)
-        held = np.einsum("b,bct->c", price, self.idle[:, :, before:stop])
-        return np.asarray(np.maximum(stays, begun) - held)
+        there = self.there[:, before:stop]
+        held = np.einsum("b,bct,ct->c", price, self.idle[:, :, before:stop], there)
+        # Where a client misses a part of the window, its start there is not counted: the bound only rises.
+        anyhow = np.where(there.all(axis=1), np.maximum(stays, begun), np.maximum(stays, ways.off[before]))
+        return np.asarray(anyhow - held)
 
     def up_at(self, ways: Ways, before: int, stop: int) -> Mask:
         """Return in which slots the clients are up on their best ways [client, slot], window included."""
         up = np.zeros((len(self.clients), stop), dtype=bool)
-        up[:, before:] = before < stop
+        if before < stop:  # up from the first to the last slot of the window in which it can train
+            there = self.there[:, before:stop]
+            onward = np.logical_or.accumulate(there, axis=1)
+            back = np.logical_or.accumulate(there[:, ::-1], axis=1)[:, ::-1]
+            up[:, before:] = onward & back
         for c in range(len(self.clients)):
             t, length = self._last(ways, c, before, stop)
             while t >= 0:
@@ -142,9 +151,8 @@ class Sleepers:
                         t -= 1
                     continue
                 up[c, t] = True
-                came = ways.up[t, c, length] - ways.inside[c, t]
                 began = t - int(self.lead[c])
-                if length == 1 and began >= 0 and came <= ways.off[began, c] - ways.starts[c, t] + 1e-12:
+                if length == 1 and began >= 0 and self._starts_here(ways, c, t):
                     t, length = began, 0
                     continue
                 t -= 1
@@ -157,6 +165,24 @@ class Sleepers:
                     length = 1
         return up
 
+    def _starts_here(self, ways: Ways, c: int, t: int) -> bool:
+        """Return whether the first slot up is better reached by a start than by having been up before."""
+        if self.longest > 1:
+            return t > 0 or self.up_before[c] == 0  # a longer stay would count as more than one slot
+        stayed = ways.up[t - 1, c, 1] if t else (0.0 if self.up_before[c] else -np.inf)
+        return bool(ways.off[t - self.lead[c], c] - ways.starts[c, t] >= stayed)
+
+    def legal(self, up: Mask) -> bool:
+        """Return whether every block [client, slot] has a start that fits, finds the client off, and is long enough."""
+        stop = up.shape[1]
+        for c, t in np.argwhere(up_starts(self.problem, up, self.clients)):
+            lead, off = int(self.lead[c]), np.flatnonzero(~up[c, t:])
+            if t < lead or up[c, t - lead : t].any():
+                return False
+            if len(off) and off[0] < self.block[c] and t + off[0] < stop:
+                return False
+        return True
+
     def _last(self, ways: Ways, c: int, before: int, stop: int) -> tuple[int, int]:
         """Return the last slot before the window and the state in it: (slot, length) if up, (slot after, 0) if off."""
         if before == stop:
@@ -164,6 +190,12 @@ class Sleepers:
             return (stop - 1, int(ended.argmax())) if ended.max() > ways.off[stop, c] else (stop, 0)
         stays = ways.up[before - 1, c].max() if before else (0.0 if self.up_before[c] else -np.inf)
         lead = int(self.lead[c])
+        if not self.there[c, before:stop].all():
+            return (
+                (before - 1, int(ways.up[before - 1, c].argmax()))
+                if stays > ways.off[before, c] and before
+                else (before, 0)
+            )
         begun = (
             ways.off[before - lead, c] - ways.starts[c, before]
             if self.can_start[c, before] and before < ways.starts.shape[1]

@@ -294,6 +294,8 @@ class _Race:
     def _while_up(self, tied: Tied, up: np.ndarray) -> Draft | None:
         """Return the best schedule with sleeping clients up in these slots, then with what they save by being up less."""
         assert tied.sleepers is not None
+        if not tied.sleepers.legal(up):
+            return None
         rest, draft = tied.while_up(up), None
         for _ in range(2):
             if (rest.room < 0).any():
@@ -309,9 +311,7 @@ class _Race:
             if new is None or (draft is not None and self._measure(new) <= self._measure(draft)):
                 break
             draft = new
-            window = self.times.there[tied.sleepers.clients, tied.open.shape[1] : tied.stop]
-            trains = np.concatenate([draft.chosen[tied.sleepers.clients], window], axis=1)
-            rest = tied.while_up(tied.sleepers.cheapest_up(trains, tied.stop - self.times.problem.rounds))
+            rest = tied.while_up(self._least_up(tied, draft))
         return draft
 
     def _sharpen(self, i: int, end: _End) -> None:
@@ -383,13 +383,28 @@ class _Race:
         return Draft(tied, relaxed.prices, draft.chosen, draft.level).at_level()
 
     def _offer(self, i: int, end: _End, draft: Draft | None) -> None:
-        if draft is None:
+        if draft is None or not self._payable(end.tied, draft):
             return
         if end.draft is None or self._measure(draft) > self._measure(end.draft):
             end.draft = draft
         new = self._measure(draft)
         if self.best is None or new > self.value:
             self.best = (i, draft)
+
+    def _payable(self, tied: Tied, draft: Draft) -> bool:
+        """Return whether the budgets hold with sleeping clients up where that takes the least kg, as plans count it."""
+        if tied.sleepers is None or len(tied.room) == 1:
+            return True
+        up = self._least_up(tied, draft)
+        draft._sum()
+        waiting = tied.sleepers.cost(up).sum(axis=1)
+        return bool((draft.spent + waiting <= tied.room + 1e-12 * np.abs(tied.room)).all())
+
+    def _least_up(self, tied: Tied, draft: Draft) -> np.ndarray:
+        assert tied.sleepers is not None
+        window = self.times.there[tied.sleepers.clients, tied.open.shape[1] : tied.stop]
+        trains = np.concatenate([draft.chosen[tied.sleepers.clients], window], axis=1)
+        return tied.sleepers.cheapest_up(trains, tied.stop - self.times.problem.rounds)
 
     def _enough(self) -> float:
         return float(self.bounds.max()) - max(self.effort.gap, _SURE) * self.worth
