@@ -70,7 +70,7 @@ def table(results: Path) -> None:
     """Print the table of the stored cells."""
     rows = list(Store(results, Cell, {"data": ""}).rows())
     free = {(row["data"], row["rounds"]): row for row in rows if row["quorum"] == 1}
-    head = ("data", "T", "quorum", "slots with one client", "client-slots", "kg", "kg per client-slot", "s")
+    head = ("data", "T", "quorum", "slots with one client", "client-slots", "kg", "carbon per client-slot", "s")
     click.echo(line(*head))
     click.echo(under(len(head)))
     for row in sorted(rows, key=lambda one: (one["data"], one["rounds"], one["quorum"])):
