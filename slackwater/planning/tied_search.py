@@ -237,7 +237,7 @@ class _Race:
                 level = new
         assert end.relaxed is not None
         self.bounds[i] = min(self.bounds[i], end.relaxed.bound)
-        if self.bounds[i] > self.value:
+        if self.bounds[i] > self.value and not self.effort.milp:
             self._offer(i, end, self._round(tied, end.relaxed))
 
     def _relax_sleeping(self, i: int, end: _End, tolerance: float) -> None:
@@ -522,6 +522,8 @@ class _Race:
         draft, bound = core.solve(end.draft, prices, slack=slack, deadline=self.effort.deadline, stop=self.effort.over)
         if draft is not None and draft.allowed:
             self._offer(i, end, draft)
+        elif self.effort.milp and self.best is None and bound > -math.inf:
+            self._offer(i, end, self._round(tied, end.relaxed))  # HiGHS found nothing in time
         if fixed:
             end.asked = above
         self.bounds[i] = min(self.bounds[i], max(bound, end.asked))
