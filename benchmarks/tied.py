@@ -18,7 +18,9 @@ import argparse
 import json
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +136,10 @@ def others(case: Case, data: str, seconds: float) -> dict[str, Any]:
     highs = sw.plan(problem, end=end, solver="milp", gap=GAP, time_limit_s=seconds)
     found = {"name": case.name, "ours": [ours.objective, ours.gap, ours.seconds]}
     found["highs"] = [highs.objective, highs.gap, highs.seconds]
-    if (sat := _cp_sat(problem, end, seconds)) is not None:
-        found["cp_sat"] = sat
+    # In a process of its own: ortools and highspy cannot be loaded together.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        if (sat := pool.submit(_cp_sat, problem, end, seconds).result()) is not None:
+            found["cp_sat"] = sat
     return found
 
 
