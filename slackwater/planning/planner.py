@@ -22,6 +22,7 @@ DEFAULT_GAP = 1e-3
 """Gap at which a search over tied clients ends by default. Clients that are not tied are always planned exactly."""
 _ROUNDING = 1e-14
 """Relative rounding of the sum of f over clients."""
+_SAME_MONEY = 1e-9
 Progress = Callable[[float, float], None]
 """Called with the seconds since the start and the gap proved so far."""
 
@@ -109,9 +110,13 @@ def _certified(problem: Problem, found: Found, solver: str, began: float) -> Pla
             f"The {solver} solver returned a schedule of {draft.emissions_kg!r} kg, over the budget of {problem.budget_kg!r} kg. "
             "It is not used. This is a defect: please report it with the scenario."
         )
-    money = draft.money
-    if problem.budget_money is not None and money is not None:
-        assert money <= problem.budget_money + 1e-9 * max(abs(problem.budget_money), 1.0), "over the budget in money"
+    if problem.budget_money is not None and (draft.money or 0.0) > problem.budget_money + _SAME_MONEY * max(
+        abs(problem.budget_money), 1.0
+    ):
+        raise SlackwaterError(
+            f"The {solver} solver returned a schedule that costs {draft.money!r}, over budget_money = {problem.budget_money!r}. "
+            "It is not used. This is a defect: please report it with the scenario."
+        )
     u = draft.emissions.utility
     total = math.fsum(utility.of(u))
     bound = max(found.upper_bound, total)

@@ -534,7 +534,7 @@ class Problem:
         """Return the price in the clients' zones [row, slot] and in the server's [slot]."""
         if self.price is None:
             return None, None
-        rows = [self.price.index(zone) for zone in zones]  # a missing zone is told before missing hours
+        rows = [self.price.index(zone) for zone in zones]  # names a missing zone before missing hours
         server = None if self.server is None else self.price.index(self.server.zone)
         prices = self.price.window(self.first_slot, self.horizon).per_kwh
         return np.ascontiguousarray(prices[rows]), None if server is None else prices[server]

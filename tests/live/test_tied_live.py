@@ -1,4 +1,4 @@
-"""Live runs of tied clients: server, limit, quorum, starts, levels and prices, planned anew and accounted for."""
+"""Live runs of tied clients: server, limit, quorum, starts, levels and prices, with re-planning and an exact recount."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def _assert_states(asked: sw.Problem, state: State, stop: int) -> None:
         begun = np.flatnonzero(starting & ~np.concatenate([[False], starting[:-1]]))
         for slot in begun:
             over = slot + int(costs.lead[client])
-            assert over >= stop or up[over], "a start is never in vain"
+            assert over >= stop or up[over], "every start leads to a slot up"
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -263,7 +263,7 @@ def test_without_a_quorum_nobody_trains() -> None:
 
 
 def test_a_start_in_progress_is_carried_on() -> None:
-    """Half-way through a start the rest is planned anew, and the client is up when its start is over."""
+    """Half-way through a start the run re-plans, and the client is up when its start is over."""
     truth = np.full((5, HISTORY + 24), 0.5)
     truth[1] = 0.6  # the dearest, so that it gains nothing
     truth[1, HISTORY + 6 : HISTORY + 12] = 0.05
