@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater.errors import InfeasibleError
+from slackwater.planning.advice import same_work_kg
+from slackwater.planning.auto import quality
 from slackwater.planning.emissions import emissions
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan
 from slackwater.planning.problem import Problem
 from slackwater.planning.schedule import no_slack_plan
 from slackwater.planning.states import reachable
-from slackwater.units import iso
+from slackwater.units import G_PER_KG, iso, time_zone
 
 FRONT_POINTS, FRONT_POINTS_OF_MANY = 15, 8
 _MANY = 300
@@ -41,7 +43,8 @@ def best_answer(problem: Problem, end: int | None) -> dict[str, Any]:
     best = plan(problem, end=end, time_limit_s=_BEST_S)
     return plan_answer(best, all_ends=end is None) | {
         "metrics": metrics_answer(best),
-        "no_slack": no_slack_answer(problem),
+        "no_slack": (baseline := no_slack_answer(problem)),
+        "tiles": tiles_answer(best) | {"quality": expected_quality(best), "no_slack_rounds": baseline["rounds"]},
     }
 
 
@@ -91,8 +94,79 @@ def plan_answer(found: Plan, *, all_ends: bool) -> dict[str, Any]:
         "client_slots": found.slots_per_client.tolist(),
         "slots": int(found.slots_per_client.sum()),
         "savings": savings_answer(found),
+        "tiles": tiles_answer(found),
+        **curves_answer(found),
         "schedule": bits(found.packed),
         "settings": settings_answer(problem),
+    }
+
+
+def tiles_answer(found: Plan) -> dict[str, Any]:
+    """Return what the page shows first: what the plan saves, when it ends and who takes part. Quality follows later."""
+    problem, slots, names = found.problem, found.slots_per_client, found.problem.fleet.names
+    saved = savings_answer(found)
+    zone = time_zone(problem.time_zone)
+    early = problem.horizon - problem.rounds - found.end
+    before = np.unpackbits(found.packed, axis=1, count=found.before)
+    return {
+        "saved": {"kg": saved["saved_kg"], "share": saved["share"], "without_kg": saved["without_kg"]},
+        "ends": {
+            "at": iso(found.ends_at),
+            "local": f"{found.ends_at.astimezone(zone):%a %d %b %Y, %H:%M}",
+            "time_zone": problem.time_zone,
+            "early_hours": early * problem.slot_hours,
+        },
+        "quality": None,
+        "no_slack_rounds": None,
+        "people": {
+            "clients": len(slots),
+            "min_slots": int(slots.min()),
+            "max_slots": int(slots.max()),
+            "never_count": int(np.count_nonzero(~before.any(axis=1))),
+            "rarest": str(names[int(np.argmin(slots))]),
+            "most_frequent": str(names[int(np.argmax(slots))]),
+        },
+    }
+
+
+def expected_quality(found: Plan) -> dict[str, Any]:
+    """Return the predicted remaining error of a plan, and of the same budget without slack; it ranks plans only."""
+    try:
+        without = quality(no_slack_plan(found.problem), fedavg=True).error
+    except InfeasibleError:
+        without = None
+    return {
+        "remaining_error": quality(found).error,
+        "without_slack_error": without,
+        "band": None,
+        "calibrated": False,
+        "name": "ranking score",
+    }
+
+
+def curves_answer(found: Plan) -> dict[str, Any]:
+    """Return kg and power by slot, mean intensity by client while it trains, and sums by zone."""
+    costs, matrix = found.problem.costs, found.matrix
+    if found.levels is None:
+        kwh = matrix * costs.energy_kwh[:, None]
+    else:
+        at_level = np.take_along_axis(costs.level_kwh, found.levels.astype(np.intp), axis=1)
+        kwh = np.where(matrix, at_level, 0.0)
+    used = kwh.sum(axis=1)
+    weighted = np.einsum("cs,cs->c", kwh, costs.intensity[costs.row][:, : kwh.shape[1]])
+    mean = [
+        round(G_PER_KG * kg / all_kwh, 1) if all_kwh > 0 else None for kg, all_kwh in zip(weighted, used, strict=True)
+    ]
+    zones = costs.row
+    return {
+        "client_g_per_kwh": mean,
+        "kg_by_slot": rounded(found.kg_by_slot),
+        "power_w_by_slot": rounded(1000.0 * kwh.sum(axis=0) / found.problem.slot_hours, 1),
+        "by_zone": {
+            "clients": np.bincount(zones).tolist(),
+            "slots": np.bincount(zones, weights=found.slots_per_client).astype(int).tolist(),
+            "kg": rounded(np.bincount(zones, weights=found.emissions.client_kg).astype(np.float64)),
+        },
     }
 
 
@@ -118,12 +192,7 @@ def settings_answer(problem: Problem) -> dict[str, Any]:
 
 def savings_answer(found: Plan) -> dict[str, Any]:
     """Return the savings against no waiting: each client's slots moved to the first in which it can train."""
-    problem = found.problem
-    can = reachable(problem)
-    first = can & (np.cumsum(can, axis=1) <= found.slots_per_client[:, None])
-    used = np.flatnonzero(first.any(axis=0))
-    stop = int(used[-1]) + 1 if len(used) else 0
-    without = emissions(problem, np.packbits(first, axis=1), stop - problem.rounds).total_kg
+    without = same_work_kg(found)
     saved = without - found.emissions_kg
     return {"without_kg": without, "saved_kg": saved, "share": saved / without if without > 0 else None}
 

@@ -295,6 +295,17 @@ def place(zone: str) -> tuple[float, float] | None:
     return PLACES.get(zone)
 
 
+# Numbers of ISO 3166-1, as the shapes of world-atlas have them, by the country that begins a zone's name.
+COUNTRIES: dict[str, str] = {
+    "AT": "040", "AU": "036", "BA": "070", "BE": "056", "BG": "100", "BR": "076", "CA": "124", "CH": "756", "CL": "152",
+    "CY": "196", "CZ": "203", "DE": "276", "DK": "208", "EE": "233", "ES": "724", "FI": "246", "FR": "250", "GB": "826",
+    "GR": "300", "HR": "191", "HU": "348", "IE": "372", "IN": "356", "IS": "352", "IT": "380", "JP": "392", "KR": "410",
+    "LT": "440", "LU": "442", "LV": "428", "ME": "499", "MK": "807", "NL": "528", "NO": "578", "NZ": "554", "PA": "591",
+    "PL": "616", "PT": "620", "RO": "642", "RS": "688", "SE": "752", "SG": "702", "SI": "705", "SK": "703", "TR": "792",
+    "TW": "158", "UA": "804", "US": "840", "UY": "858", "VN": "704", "ZA": "710",
+}  # fmt: skip
+
+
 def map_answer(library: Catalogue, source: str) -> dict[str, Any]:
     """Return every zone with its place (None if unknown), intensity by slot and number of clients."""
     problem = library.problem(source).problem
@@ -308,6 +319,8 @@ def map_answer(library: Catalogue, source: str) -> dict[str, Any]:
                 "zone": zone,
                 "longitude": None if where is None else where[0],
                 "latitude": None if where is None else where[1],
+                "country": COUNTRIES.get(zone.partition("-")[0]),
+                "whole_country": zone in COUNTRIES,
                 "clients": clients,
                 "intensity_g_per_kwh": np.round(wide.costs.intensity[row] * G_PER_KG, 2).tolist(),
             }

@@ -167,6 +167,7 @@ _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".json": "application/json",
 }
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -384,11 +385,13 @@ def _lines(fields: Mapping[str, str]) -> str:
 def _files() -> dict[str, tuple[bytes, str]]:
     """Return all served files by address; no request opens anything else."""
     found = {"/palette.css": (palette_css().encode(), _TYPES[".css"])}
-    for file in (resources.files("slackwater.dashboard") / "static").iterdir():
-        suffix = f".{file.name.rpartition('.')[2]}"
-        if suffix in _TYPES:
-            address = "/" if file.name == "index.html" else f"/{file.name}"
-            found[address] = (file.read_bytes(), _TYPES[suffix])
+    static = resources.files("slackwater.dashboard") / "static"
+    for place, folder in (("/", static), ("/vendor/", static / "vendor")):
+        for file in folder.iterdir():
+            suffix = f".{file.name.rpartition('.')[2]}"
+            if suffix in _TYPES:
+                address = "/" if file.name == "index.html" else f"{place}{file.name}"
+                found[address] = (file.read_bytes(), _TYPES[suffix])
     return found
 
 

@@ -65,8 +65,8 @@ def _pixels(page: Any, selector: str = "#schedule canvas") -> str:
 
 
 def _settled(page: Any) -> None:
-    page.wait_for_selector("#metrics:not(.stale) dt")
-    page.wait_for_selector("#front:not(.stale) svg")
+    page.wait_for_selector("#metrics:not(.stale) dt", state="attached")
+    page.wait_for_selector("#front:not(.stale) svg", state="attached")
 
 
 def _slide(page: Any, slider: str, value: int) -> None:
@@ -109,6 +109,7 @@ def test_a_slider_moves_and_the_schedule_changes(serve: Serve, page_of: Open, tm
 def test_a_long_figure_has_the_width_that_its_own_name_leaves(serve: Serve, page_of: Open, tmp_path: Path) -> None:
     page = page_of(serve(scenario(tmp_path)))
     _settled(page)
+    page.click("#optimiser > summary")
     rows = page.evaluate(
         """() => [...document.querySelectorAll("#totals dt")].map((name) => [name.textContent,
           name.getBoundingClientRect(), name.nextElementSibling.getBoundingClientRect()])"""
@@ -122,7 +123,7 @@ def test_hover_and_keys_tell_what_a_cell_is(serve: Serve, page_of: Open, tmp_pat
     page = page_of(serve(scenario(tmp_path)))
     _settled(page)
     place = page.locator("#schedule canvas").bounding_box()
-    page.mouse.move(place["x"] + 300, place["y"] + 60)
+    page.mouse.move(place["x"] + 500, place["y"] + 60)
     tip = page.wait_for_selector(".grid-tip:not([hidden])").text_content()
     for part in ("BE (BE)", "Jan 2022", "g/kWh", " kg"):
         assert part in tip
@@ -359,7 +360,7 @@ def test_every_view_fits_its_screen(
     page = page_of(serve(path), wide=wide, tall=tall, scheme=scheme)
     _settled(page)
     for view, ready in (
-        ("plan", "#front svg"),
+        ("plan", "#hours canvas"),
         ("map", "#world circle"),
         ("run", "#burn svg"),
         ("compare", "#columns td"),
@@ -378,7 +379,7 @@ def test_every_view_fits_its_screen(
 def test_a_thousand_clients(serve: Serve, page_of: Open, tmp_path: Path) -> None:
     small_plan(clients=1000, slots=48).save(tmp_path / "plan.json")
     page = page_of(serve(tmp_path))
-    page.wait_for_selector("#totals dt")
+    page.wait_for_selector("#totals dt", state="attached")
     before = _pixels(page)
     page.locator("#schedule .grid-scroll").evaluate("(box) => { box.scrollTop = 900; }")
     page.wait_for_timeout(300)

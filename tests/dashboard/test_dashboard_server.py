@@ -59,8 +59,10 @@ def test_the_page_and_its_files_are_served_with_strict_headers(serve: Serve, tmp
 
 def test_nothing_is_fetched_from_elsewhere() -> None:
     static = Path(events.__file__).parent / "static"
-    for file in static.iterdir():
+    for file in (one for one in static.rglob("*") if one.is_file() and one.suffix != ".md"):  # .md is not served
         text = file.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        if file.parent.name == "vendor":  # the first line names the library's home in a comment
+            text = text.partition("\n")[2] if text.startswith(("//", "/*")) else text
         assert "http:" not in text, file.name
         assert "https:" not in text, file.name
         for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):

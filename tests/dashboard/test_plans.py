@@ -18,8 +18,9 @@ import slackwater as sw
 from slackwater.cli.output_commands import open_library
 from slackwater.dashboard.plan_json import quick_answer, savings_answer
 from slackwater.dashboard.planner_process import PlannerProcess
-from slackwater.dashboard.plans import PLACES, Outdated, PlanRequest, Plans, map_answer, most_slack
+from slackwater.dashboard.plans import COUNTRIES, PLACES, Outdated, PlanRequest, Plans, map_answer, most_slack
 from slackwater.errors import InfeasibleError, ScenarioError, SlackwaterError
+from slackwater.planning.auto import quality
 from slackwater.planning.problem import Problem
 from slackwater.planning.schedule import plan_from_matrix
 
@@ -221,3 +222,40 @@ def test_savings_count_from_the_first_slot_after_a_start(plans: tuple[Plans, str
     first[:, 2:5] = True
     without = plan_from_matrix(asked.with_settings(budget_kg=99.0), first, end=1)
     assert found["without_kg"] == pytest.approx(without.emissions_kg)
+
+
+def test_the_tiles_say_what_the_plan_says(plans: tuple[Plans, str, Problem]) -> None:
+    asked, source, problem = plans
+    shown = asked.best(PlanRequest(source=source))
+    found = sw.plan(problem)
+    tiles = shown["tiles"]
+    assert tiles["saved"]["kg"] == shown["savings"]["saved_kg"]
+    assert tiles["ends"]["at"] == shown["ends_at"]
+    assert tiles["ends"]["early_hours"] == problem.horizon - problem.rounds - found.end
+    assert tiles["quality"]["remaining_error"] == pytest.approx(quality(found).error)
+    assert tiles["quality"]["calibrated"] is False
+    slots = found.slots_per_client
+    assert (tiles["people"]["min_slots"], tiles["people"]["max_slots"]) == (slots.min(), slots.max())
+    assert tiles["people"]["rarest"] == problem.fleet.names[int(np.argmin(slots))]
+    assert tiles["no_slack_rounds"] == shown["no_slack"]["rounds"]
+
+
+def test_curves_and_zones_add_up_to_the_plan(plans: tuple[Plans, str, Problem]) -> None:
+    asked, source, problem = plans
+    shown = asked.best(PlanRequest(source=source))
+    assert sum(shown["kg_by_slot"]) == pytest.approx(shown["emissions_kg"], abs=1e-4)
+    assert sum(shown["by_zone"]["slots"]) == shown["slots"]
+    assert sum(shown["by_zone"]["kg"]) == pytest.approx(sum(shown["client_kg"]), abs=1e-4)
+    assert sum(shown["power_w_by_slot"]) == pytest.approx(300 * shown["slots"], rel=1e-6)
+    found = sw.plan(problem)
+    trained = problem.costs.intensity[problem.costs.row[0]][: problem.horizon][found.matrix[0]]
+    assert shown["client_g_per_kwh"][0] == pytest.approx(1000 * trained.mean(), abs=0.1)
+
+
+def test_zones_of_the_map_name_their_country(plans: tuple[Plans, str, Problem]) -> None:
+    assert {zone.partition("-")[0] for zone in PLACES} == set(COUNTRIES)
+    assert all(len(number) == 3 and number.isdigit() for number in COUNTRIES.values())
+    library = plans[0]._library
+    told = {zone["zone"]: zone for zone in map_answer(library, plans[1])["zones"]}
+    assert (told["FR"]["country"], told["FR"]["whole_country"]) == ("250", True)
+    assert (told["SE-SE3"]["country"], told["SE-SE3"]["whole_country"]) == ("752", False)

@@ -1,5 +1,5 @@
 // The page: four views, one scenario or plan at a time, light or dark.
-import { $, ask, el, printable, showTrouble } from "./base.js";
+import { $, ask, el, local, printable, showTrouble } from "./base.js";
 import { CompareView } from "./compare.js";
 import { MapView } from "./map.js";
 import { PlanView } from "./plan.js";
@@ -7,11 +7,16 @@ import { RunView } from "./run.js";
 
 const VIEWS = ["plan", "map", "run", "compare"];
 const compare = new CompareView();
-const plan = new PlanView((...pinned) => compare.pin(...pinned));
-const map = new MapView();
+const plan = new PlanView((...pinned) => compare.pin(...pinned), () => note());
+const map = new MapView(
+  (source, slot) => new Set(plan.plan && plan.problem.source === source ? plan.problem.clients.name.flatMap((_, c) => (plan.bits.has(c, slot) ? [plan.problem.zones[plan.problem.clients.zone[c]]] : [])) : []),
+  (zone) => { $("filter").value = zone; plan.draw(); show("plan", true); },
+);
 const run = new RunView();
 const opened = { plan: null, map: null, run: null };
 let sources = [];
+let wanted = null;
+let noting = null;
 
 function options(select, list) {
   const kept = select.value;
@@ -28,11 +33,11 @@ async function refresh() {
 async function open(view) {
   const source = $("source").value;
   try {
-    if (view === "plan" && opened.plan !== source && source) { opened.plan = source; await plan.open(source); origin(); }
+    if (view === "plan" && opened.plan !== source && source) { opened.plan = source; await plan.open(source, wanted); wanted = null; origin(); }
     if (view === "map" && opened.map !== source && source) { opened.map = source; await map.open(source); } else if (view === "map" && map.data) map.draw();
     if (view === "run") {
       await refresh();
-      if (opened.run !== $("runs").value || !$("runs").value) { opened.run = $("runs").value; await run.open($("runs").value); } else run.draw();
+      if (opened.run !== $("runs").value || !$("runs").value) { opened.run = $("runs").value; await run.open($("runs").value); } else { run.follow(); run.draw(); }
     }
     if (view === "compare") { await refresh(); await compare.open(sources); }
     links(view);
@@ -40,6 +45,36 @@ async function open(view) {
     opened[view] = null;
     showTrouble(error);
   }
+}
+
+/** Return the link to exactly this view. */
+function address(view) {
+  const fields = new URLSearchParams();
+  if (view === "run") { if ($("runs").value) fields.set("run", $("runs").value); }
+  else if (view !== "compare" && $("source").value) fields.set("source", $("source").value);
+  if (view === "map") fields.set("hour", $("hour").value);
+  if (view === "plan" && plan.problem?.source === $("source").value) for (const [key, value] of Object.entries(plan.link())) fields.set(key, value);
+  return `#${view}${fields.size ? `?${fields}` : ""}`;
+}
+
+/** Keep the link in the address up to date, at most a few times a second. */
+function note() {
+  clearTimeout(noting);
+  noting = setTimeout(() => { history.replaceState(null, "", address(current())); links(current()); }, 250);
+}
+
+/** Show the view of the address, as given by a shared link or by back and forward. */
+async function go() {
+  const [view, text = ""] = location.hash.slice(1).split(/\?(.*)/s), fields = new URLSearchParams(text);
+  for (const [id, key] of [["source", "source"], ["runs", "run"]]) if ([...$(id).options].some((one) => one.value === fields.get(key))) $(id).value = fields.get(key);
+  if (/^\d+$/.test(fields.get("hour") ?? "")) $("hour").value = Math.min(Number(fields.get("hour")), Number($("hour").max = Math.max(Number($("hour").max), Number(fields.get("hour")))));
+  if (view === "plan" || !VIEWS.includes(view)) { wanted = text ? fields : null; if (opened.plan !== null) opened.plan = null; }
+  await show(VIEWS.includes(view) ? view : "plan", false, false);
+}
+
+async function share() {
+  const link = new URL(address(current()), location.href).href;
+  try { await navigator.clipboard.writeText(link); $("done").textContent = "The link is copied."; } catch { $("done").textContent = "Copy the address of this page: it restores this view."; }
 }
 
 function origin() {
@@ -50,11 +85,11 @@ function origin() {
 
 function links(view) {
   const source = encodeURIComponent($("source").value), chosen = encodeURIComponent($("runs").value);
-  const at = { plan: `/api/plan/best?source=${source}`, map: `/api/map?source=${source}`, run: `/api/run?run=${chosen}`, compare: `/api/compare?ids=${encodeURIComponent([...compare.chosen].filter((id) => !id.startsWith("pin")).join(","))}` };
-  $("json-links").replaceChildren(el("a", { href: at[view] }, "This view as JSON"));
+  const at = { plan: `/api/plan/best?${new URLSearchParams(plan.problem ? { source: $("source").value, ...plan.set, end: plan.set.end ?? "auto" } : { source: $("source").value })}`, map: `/api/map?source=${source}`, run: `/api/run?run=${chosen}`, compare: `/api/compare?ids=${encodeURIComponent([...compare.chosen].filter((id) => !id.startsWith("pin")).join(","))}` };
+  $("json-links").replaceChildren(el("a", { href: local(at[view]) }, "JSON of exactly this"));
 }
 
-function show(view, focus = false) {
+async function show(view, focus = false, push = true) {
   for (const one of VIEWS) {
     $(one).hidden = one !== view;
     const tab = $(`tab-${one}`);
@@ -65,8 +100,8 @@ function show(view, focus = false) {
   $("source-box").hidden = view === "run" || view === "compare";
   if (view !== "map") map.play(false);
   showTrouble(null);
-  history.replaceState(null, "", `#${view}`);
-  return open(view);
+  if (push && view !== location.hash.slice(1).split("?")[0]) history.pushState(null, "", address(view));
+  await open(view);
 }
 
 const current = () => VIEWS.find((one) => !$(one).hidden);
@@ -78,7 +113,11 @@ for (const view of VIEWS) {
     if (step) show(VIEWS[(VIEWS.indexOf(view) + step + VIEWS.length) % VIEWS.length], true);
   });
 }
-$("source").addEventListener("change", () => open(current()));
+$("source").addEventListener("change", () => { open(current()); note(); });
+$("runs").addEventListener("change", note);
+$("hour").addEventListener("change", note);
+$("share").addEventListener("click", share);
+addEventListener("popstate", go);
 
 const THEMES = ["system", "light", "dark"];
 function theme(name) {
@@ -96,8 +135,7 @@ theme(THEMES.includes(kept) ? kept : "system");
 
 try {
   await refresh();
-  const wanted = location.hash.slice(1);
   if (!sources.length) showTrouble(new Error("This folder has no scenario, plan or run yet."));
-  await show(VIEWS.includes(wanted) ? wanted : "plan");
+  await go();
 } catch (error) { showTrouble(error); }
 document.documentElement.dataset.ready = "yes";

@@ -30,13 +30,29 @@ export class Trouble extends Error {
   constructor(sentence, status, outdated) { super(sentence); this.status = status; this.outdated = outdated; }
 }
 
+/** Return an address relative to the page, so that it also works below a path prefix. */
+export const local = (path) => path.replace(/^\//, "");
+
+/** Offer a file for download. */
+export function download(name, blob) {
+  const link = el("a", { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+/** Return rows as CSV; a leading sign of a formula becomes text. */
+export function csv(rows) {
+  const cell = (value) => { const text = typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value ?? ""); return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text; };
+  return new Blob([rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n"], { type: "text/csv" });
+}
+
 /** Return JSON from the server, or throw Trouble with its error message. */
 export async function ask(path, query = {}, signal = undefined) {
   const fields = new URLSearchParams();
   for (const [key, value] of Object.entries(query)) if (value != null) fields.set(key, value);
   let response;
   try {
-    response = await fetch(`${path}?${fields}`, { signal });
+    response = await fetch(`${local(path)}?${fields}`, { signal });
   } catch (error) {
     if (error.name === "AbortError") throw new Trouble("stopped", 0, true);
     throw new Trouble("The dashboard does not answer. Is `slackwater serve` still running?", 0, false);

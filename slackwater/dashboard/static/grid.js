@@ -16,10 +16,10 @@ export class Grid {
     this.say = el("p", { class: "grid-say", "aria-live": "polite" }, "Point at a cell, or use the arrow keys, to see its emissions and why the client trains or not.");
     box.replaceChildren(this.scroll, this.tip, this.say);
     this.box = box;
-    this.scroll.addEventListener("scroll", () => this.soon());
+    this.scroll.addEventListener("scroll", () => { this.soon(); this.viewed?.(); });
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerdown", (event) => this.point(event));
-    this.canvas.addEventListener("pointerleave", () => { this.tip.hidden = true; if (document.activeElement !== this.canvas) { this.cell = null; this.soon(); } });
+    this.canvas.addEventListener("pointerleave", (event) => { if (event.pointerType === "touch") return; this.tip.hidden = true; if (document.activeElement !== this.canvas) { this.cell = null; this.soon(); } });
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     this.canvas.addEventListener("blur", () => { this.tip.hidden = true; });
     new ResizeObserver(() => this.layout()).observe(box);
@@ -38,13 +38,15 @@ export class Grid {
     if (!this.data || !this.box.clientWidth) return;
     const { rows, slots } = this.data, count = Math.max(rows.length, 1);
     const narrow = this.box.clientWidth < 600;
-    this.gutter = narrow ? 76 : 128;
     this.height = count <= 8 ? 34 : count <= 20 ? 24 : count <= 80 ? 13 : count <= 250 ? 7 : 3;
+    this.beside = !narrow && this.data.columns && this.height >= 12;
+    this.gutter = (narrow ? 76 : 128) + (this.beside ? 150 : 0);
     const most = Math.max(240, Math.min(innerHeight * 0.62, 720));
     const view = Math.min(AXIS + count * this.height + 2, most);
     this.scroll.style.height = `${view + 2}px`;
     const wide = this.scroll.clientWidth;
-    this.width = Math.max(SMALLEST_SLOT, (wide - this.gutter - 2) / slots);
+    const [from, to] = this.range && this.range[1] <= slots ? this.range : [0, slots];
+    this.width = Math.max(SMALLEST_SLOT, (wide - this.gutter - 2) / Math.max(1, to - from));
     this.inner.style.width = `${this.gutter + this.width * slots}px`;
     this.inner.style.height = `${AXIS + count * this.height}px`;
     this.seen = [wide, this.scroll.clientHeight];
@@ -53,7 +55,22 @@ export class Grid {
     this.canvas.height = Math.round(this.seen[1] * scale);
     this.canvas.style.width = `${this.seen[0]}px`;
     this.canvas.style.height = `${this.seen[1]}px`;
+    if (this.range) this.scroll.scrollLeft = from * this.width;
     this.draw();
+    this.viewed?.();
+  }
+
+  /** Show only these slots, or all with null. */
+  zoom(range) {
+    this.range = range;
+    this.layout();
+    if (!range) this.scroll.scrollLeft = 0;
+  }
+
+  /** Return the first and last visible slot. */
+  view() {
+    const from = this.scroll.scrollLeft / this.width;
+    return [from, Math.min(this.data.slots, from + (this.seen[0] - this.gutter) / this.width)];
   }
 
   soon() {
@@ -172,7 +189,7 @@ export class Grid {
   }
 
   names(g, from, to, top, tall) {
-    const { labels, groups, rows } = this.data, letters = Math.floor(this.gutter / 6.9);
+    const { labels, groups, rows } = this.data, letters = Math.floor((this.gutter - (this.beside ? 150 : 0)) / 6.9);
     g.save();
     g.beginPath();
     g.rect(0, AXIS, this.gutter, tall - AXIS);
@@ -182,7 +199,11 @@ export class Grid {
     g.textAlign = "right";
     g.font = `${this.height >= 12 ? 12 : 11}px system-ui, DejaVu Sans, sans-serif`;
     if (this.height >= 12) {
-      for (let y = from; y < to; y++) g.fillText(shortened(labels[rows[y]], letters), this.gutter - 6, AXIS - top + (y + 0.5) * this.height);
+      for (let y = from; y < to; y++) {
+        const at = AXIS - top + (y + 0.5) * this.height;
+        g.fillText(shortened(labels[rows[y]], letters), this.gutter - 6 - (this.beside ? 150 : 0), at);
+        if (this.beside) this.data.columns(rows[y]).forEach((text, i) => g.fillText(text, this.gutter - 102 + 48 * i, at));
+      }
     } else { // rows too low for client names: show each zone's name where it begins
       let last = -99;
       for (let y = from; y < to; y++) {
@@ -194,6 +215,12 @@ export class Grid {
       }
     }
     g.restore();
+    if (!this.beside) return;
+    g.fillStyle = css("muted");
+    g.textAlign = "right";
+    g.font = "11px system-ui, DejaVu Sans, sans-serif";
+    ["slots", "kg", "g/kWh"].forEach((name, i) => g.fillText(name, this.gutter - 102 + 48 * i, AXIS - 10));
+    g.textAlign = "left";
   }
 
   at(event) {

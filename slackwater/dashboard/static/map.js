@@ -1,13 +1,19 @@
-// The Map view: a point for each zone, coloured by its intensity in the hour of the slider.
-import { $, ask, colour, el, legend, mixed, onTheme, printable, showTrouble, slotTime } from "./base.js";
+// The Map view: countries and zones, coloured by intensity in the hour of the slider; zones that train then have a ring.
+import { $, ask, colour, el, legend, local, mixed, onTheme, printable, showTrouble, slotTime } from "./base.js";
 import { svg } from "./chart.js";
-import { LAND } from "./land.js";
+import { geoNaturalEarth1, geoPath } from "./vendor/d3-geo.js";
+import { feature } from "./vendor/topojson.js";
+
+/** Numbers (ISO 3166) of the countries that are one zone; zones within a country are points. */
+const COUNTRIES = Object.fromEntries("AT 040 BA 070 BE 056 BG 100 CH 756 CY 196 CZ 203 DE 276 DK 208 EE 233 ES 724 FI 246 FR 250 GB 826 GR 300 HR 191 HU 348 IE 372 IS 352 IT 380 LT 440 LU 442 LV 428 ME 499 MK 807 NL 528 NO 578 PL 616 PT 620 RO 642 RS 688 SE 752 SI 705 SK 703 TR 792 UA 804 AU 036 IN 356 KR 410 NZ 554 TW 158 VN 704 BR 076 PA 591 UY 858 ZA 710 CA 124 US 840".split(" ").reduce((pairs, word, i, all) => (i % 2 ? pairs : [...pairs, [word, all[i + 1]]]), []));
 
 const REGIONS = { Europe: [-26, 33, 46, 72], "North America": [-130, 15, -55, 60], "Asia and Pacific": [65, -48, 180, 50], "South America": [-95, -56, -30, 14] };
 const PLAY_MS = 160;
 
 export class MapView {
-  constructor() {
+  /** `training(source, slot)` returns the zones that train then; `chosen(zone)` is called on a click. */
+  constructor(training, chosen) {
+    Object.assign(this, { training, chosen });
     $("hour").addEventListener("input", () => this.colours());
     $("play").addEventListener("click", () => this.play(!this.playing));
     onTheme(() => this.colours());
@@ -16,7 +22,10 @@ export class MapView {
 
   async open(source) {
     this.play(false);
+    $("world").textContent = "Loading the map.";
+    const shapes = this.land ? null : fetch(local("/vendor/countries-110m.json")).then((answer) => answer.json());
     this.data = await ask("/api/map", { source });
+    if (shapes) { const atlas = await shapes; this.land = feature(atlas, atlas.objects.countries).features; }
     $("hour").max = this.data.slots - 1;
     $("hour").value = Math.min(Number($("hour").value), this.data.slots - 1);
     const all = this.data.zones.flatMap((zone) => zone.intensity_g_per_kwh);
@@ -49,29 +58,33 @@ export class MapView {
     const [w, s, e, n] = this.frame();
     const wide = (this.wide = $("world").clientWidth), squeeze = Math.cos((s + n) / 2 * Math.PI / 180) || 1;
     const tall = Math.min(Math.max(wide * (n - s) / ((e - w) * squeeze), 220), 620);
-    const scale = Math.min(wide / ((e - w) * squeeze), tall / (n - s));
-    const x = (longitude) => wide / 2 + (longitude - (w + e) / 2) * squeeze * scale, y = (latitude) => tall / 2 - (latitude - (s + n) / 2) * scale;
+    const corners = { type: "MultiPoint", coordinates: [[w, s], [w, n], [e, s], [e, n], [(w + e) / 2, s], [(w + e) / 2, n]] };
+    const projection = geoNaturalEarth1().rotate([-(w + e) / 2, 0]).fitExtent([[2, 2], [wide - 2, tall - 2]], { ...corners });
+    const path = geoPath(projection), x = (longitude, latitude) => projection([longitude, latitude])[0], y = (longitude, latitude) => projection([longitude, latitude])[1];
     const root = svg("svg", { viewBox: `0 0 ${wide} ${tall}`, role: "group", "aria-label": "Zones by intensity" });
     root.style.overflow = "hidden";
-    for (const line of LAND) {
-      const points = [];
-      for (let i = 0; i < line.length; i += 2) points.push(`${x(line[i]).toFixed(1)},${y(line[i + 1]).toFixed(1)}`);
-      root.append(svg("polygon", { class: "land", points: points.join(" ") }));
+    const whole = new Map(this.placed.filter((zone) => COUNTRIES[zone.zone]).map((zone) => [COUNTRIES[zone.zone], zone]));
+    this.shapes = [];
+    for (const country of this.land) {
+      const shape = svg("path", { class: "land", d: path(country) ?? "" }), zone = whole.get(country.id);
+      if (zone) { this.shapes.push([shape, zone]); shape.append(svg("title")); this.clickable(shape, zone); }
+      root.append(shape);
     }
     const inside = this.placed.filter((z) => z.longitude > w && z.longitude < e && z.latitude > s && z.latitude < n);
     const crowd = inside.length > 40, named = inside.length <= 30;
     this.points = this.placed.map((zone) => {
       const radius = (crowd ? 4.5 : 9) + Math.min(crowd ? 3 : 9, Math.sqrt(zone.clients - 1) * (crowd ? 0.6 : 1.6));
-      const point = svg("circle", { class: "zone", cx: x(zone.longitude), cy: y(zone.latitude), r: radius, tabindex: "0", role: "img" });
+      const point = svg("circle", { class: "zone", cx: x(zone.longitude, zone.latitude), cy: y(zone.longitude, zone.latitude), r: radius, tabindex: "0", role: "button" });
+      this.clickable(point, zone);
       point.append(svg("title"));
       root.append(point);
       if (named) {
-        const name = svg("text", { class: "name", x: x(zone.longitude) + radius + 4, y: y(zone.latitude) + 4 });
+        const name = svg("text", { class: "name", x: x(zone.longitude, zone.latitude) + radius + 4, y: y(zone.longitude, zone.latitude) + 4 });
         name.textContent = printable(zone.zone);
         root.append(name);
       }
       if (zone.clients > 1 && !crowd) {
-        const count = svg("text", { class: "count", x: x(zone.longitude), y: y(zone.latitude) + 4 });
+        const count = svg("text", { class: "count", x: x(zone.longitude, zone.latitude), y: y(zone.longitude, zone.latitude) + 4 });
         count.textContent = zone.clients;
         root.append(count);
       }
@@ -79,6 +92,12 @@ export class MapView {
     });
     $("world").replaceChildren(root);
     this.colours();
+  }
+
+  /** A click, Enter or space on a zone shows its clients in the schedule. */
+  clickable(shape, zone) {
+    shape.addEventListener("click", () => this.chosen(zone.zone));
+    shape.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); this.chosen(zone.zone); } });
   }
 
   colours() {
@@ -89,9 +108,12 @@ export class MapView {
     $("hour").setAttribute("aria-valuetext", at);
     const share = (zone) => (zone.intensity_g_per_kwh[slot] - this.low) / (this.high - this.low || 1);
     const fillOf = (zone) => `rgb(${(share(zone) < 0.5 ? mixed(low, middle, 2 * share(zone)) : mixed(middle, high, 2 * share(zone) - 1)).join(" ")})`;
+    const busy = this.training(this.data.source, slot);
+    for (const [shape, zone] of this.shapes) { shape.style.fill = fillOf(zone); shape.firstChild.textContent = `${printable(zone.zone)}: ${Math.round(zone.intensity_g_per_kwh[slot])} g/kWh`; }
     this.placed.forEach((zone, i) => {
       this.points[i].style.fill = fillOf(zone);
-      const text = `${printable(zone.zone)}: ${Math.round(zone.intensity_g_per_kwh[slot])} g/kWh, ${zone.clients} client${zone.clients === 1 ? "" : "s"}`;
+      this.points[i].classList.toggle("training", busy.has(zone.zone));
+      const text = `${printable(zone.zone)}: ${Math.round(zone.intensity_g_per_kwh[slot])} g/kWh, ${zone.clients} client${zone.clients === 1 ? "" : "s"}${busy.has(zone.zone) ? ", trains in this hour" : ""}`;
       this.points[i].firstChild.textContent = text;
       this.points[i].setAttribute("aria-label", text);
     });
@@ -104,7 +126,7 @@ export class MapView {
       return el("tr", {}, el("td", {}, swatch, name), el("td", {}, zone.intensity_g_per_kwh[slot].toFixed(0)), el("td", {}, String(zone.clients)));
     }));
     $("zones").replaceChildren(head, body);
-    legend($("map-legend"), [["heat", `${Math.round(this.low)} to ${Math.round(this.high)} g CO2e/kWh over all hours; a larger point has more clients`]]);
+    legend($("map-legend"), [["heat", `${Math.round(this.low)} to ${Math.round(this.high)} g CO2e/kWh over all hours; a larger point has more clients; a green ring trains in this hour. Click a zone to see its clients in the schedule`]]);
   }
 
   play(on) {

@@ -1,6 +1,7 @@
 // The Plan view. A moving slider plans for the displayed end time; when it rests, the search covers all end times.
-import { $, ask, el, figure, fill, kilograms, legend, onTheme, percent, printable, showTrouble, slotTime, unpacked } from "./base.js";
+import { $, ask, csv, download, el, figure, fill, kilograms, legend, onTheme, percent, printable, showTrouble, slotTime, unpacked } from "./base.js";
 import { Grid, gridColours, gridShades } from "./grid.js";
+import { HourCharts } from "./hours.js";
 import { lineChart } from "./chart.js";
 import { tellCell } from "./why.js";
 
@@ -9,15 +10,22 @@ const ALPHAS = ["max-min", "log", 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 
 const page = Math.random().toString(36).slice(2) + Date.now().toString(36);
 
 export class PlanView {
-  constructor(pin) {
+  constructor(pin, noted = () => {}) {
+    this.noted = noted;
     this.number = 0;
     this.grid = new Grid($("schedule"), "Schedule of clients by hour", (client, slot) => tellCell(this.problem, this.plan, this.bits, this.available, client, slot));
     for (const id of ["budget", "slack", "alpha", "fine-tune", "end"]) $(id).addEventListener("input", (event) => this.moved(id, event));
     $("budget-kg").addEventListener("change", () => { const kg = Number($("budget-kg").value); if (kg > 0) { this.set.budget_kg = kg; $("budget").value = this.fromBudget(kg); this.changed(); } });
     $("end-auto").addEventListener("change", () => { $("end").disabled = false; this.set.end = $("end-auto").checked ? null : Number($("end").value); this.changed(); });
+    this.hours = new HourCharts($("hours"), this.grid, () => this.noted());
+    $("finish").addEventListener("change", () => this.finish());
+    $("zoom-out").addEventListener("click", () => this.hours.zoom(null));
+    $("save-png").addEventListener("click", () => this.grid.canvas.toBlob((blob) => download("schedule.png", blob)));
+    $("save-csv").addEventListener("click", () => this.table());
+    $("optimiser").addEventListener("toggle", () => { if ($("optimiser").open && this.front) this.drawFront(...this.front); });
     $("sliders").addEventListener("submit", (event) => event.preventDefault());
-    $("filter").addEventListener("input", () => this.draw());
-    $("order").addEventListener("change", () => this.draw());
+    $("filter").addEventListener("input", () => { this.draw(); this.noted(); });
+    $("order").addEventListener("change", () => { this.draw(); this.noted(); });
     $("reset").addEventListener("click", () => this.reset());
     $("copy").addEventListener("click", () => this.copy());
     $("pin").addEventListener("click", () => { if (this.plan?.schedule) { pin(this.problem, this.plan, this.set); $("done").textContent = "Pinned. See the Compare view."; } });
@@ -26,7 +34,7 @@ export class PlanView {
     legend($("plan-legend"), [["trains", "trains"], ["scale", "does not train; more orange: higher intensity"], ["cannot", "cannot train"], ["over", "after the end"], ["window", "fine-tuning window"]]);
   }
 
-  async open(source) {
+  async open(source, wanted = null) {
     this.stop();
     this.plan = null;
     this.problem = await ask("/api/problem", { source });
@@ -34,10 +42,11 @@ export class PlanView {
     this.shades = null;
     this.near = null;
     if (this.problem.clients.name.length > 100) $("order").value = "zone";
-    this.reset();
+    this.hours.reset();
+    this.reset(wanted);
   }
 
-  reset() {
+  reset(wanted = null) {
     const { settings, most_slack } = this.problem;
     this.set = { budget_kg: settings.budget_kg, slack: settings.slack, alpha: settings.alpha, fine_tune: settings.fine_tune, end: null };
     this.alphas = [...ALPHAS];
@@ -55,7 +64,55 @@ export class PlanView {
     $("fine-tune").value = settings.fine_tune;
     $("budget").value = this.fromBudget(settings.budget_kg);
     $("end-auto").checked = true;
+    if (wanted) this.restore(wanted);
     this.changed();
+  }
+
+  /** Take the settings of a shared link, as far as they are possible here. */
+  restore(wanted) {
+    const whole = (key, most) => { const value = Number(wanted.get(key)); return wanted.has(key) && Number.isInteger(value) && value >= 0 && value <= most ? value : null; };
+    const kg = Number(wanted.get("budget_kg")), alpha = this.alphas.find((one) => String(one) === wanted.get("alpha"));
+    if (kg > 0 && Number.isFinite(kg)) { this.set.budget_kg = kg; $("budget").value = this.fromBudget(kg); }
+    if (alpha !== undefined) { this.set.alpha = alpha; $("alpha").value = this.alphas.indexOf(alpha); }
+    const slack = whole("slack", this.problem.most_slack), tune = whole("fine_tune", Number($("fine-tune").max));
+    if (slack != null) { this.set.slack = slack; $("slack").value = slack; }
+    if (tune != null) { this.set.fine_tune = tune; $("fine-tune").value = tune; }
+    $("end").max = this.set.slack;
+    const end = whole("end", this.set.slack);
+    if (end != null) { this.set.end = end; $("end").value = end; $("end-auto").checked = false; }
+    $("filter").value = (wanted.get("filter") ?? "").slice(0, 80);
+    if ([...$("order").options].some((one) => one.value === wanted.get("order"))) $("order").value = wanted.get("order");
+    const zoom = (wanted.get("zoom") ?? "").split("-").map(Number), slots = this.problem.settings.rounds + this.set.slack;
+    if (zoom.length === 2 && zoom.every(Number.isInteger) && zoom[0] >= 0 && zoom[1] > zoom[0] && zoom[1] <= slots) this.grid.range = zoom;
+  }
+
+  /** Return what a shared link restores; settings as in the scenario are left out. */
+  link() {
+    const known = this.problem.settings, fields = {};
+    for (const key of ["budget_kg", "slack", "alpha", "fine_tune"]) if (this.set[key] !== known[key]) fields[key] = this.set[key];
+    if (this.set.end != null) fields.end = this.set.end;
+    if ($("filter").value) fields.filter = $("filter").value;
+    if ($("order").value !== "given") fields.order = $("order").value;
+    if (this.grid.range) fields.zoom = this.grid.range.join("-");
+    return fields;
+  }
+
+  /** Turn the date of "finish by" into slack. */
+  finish() {
+    const at = Date.parse(`${$("finish").value}Z`), { start, slot_minutes, settings, most_slack } = this.problem;
+    if (!start || !Number.isFinite(at)) return;
+    const slots = Math.floor((at - Date.parse(start)) / 60000 / slot_minutes);
+    this.set.slack = Math.min(Math.max(slots - settings.rounds, 0), most_slack);
+    $("slack").value = this.set.slack;
+    this.changed();
+  }
+
+  /** Download who trains when, a row for each client. */
+  table() {
+    if (!this.plan) return;
+    const { clients, zones } = this.problem, stop = this.plan.window[1], times = [...Array(stop).keys()];
+    download("schedule.csv", csv([["client", "zone", "slots", "kg", ...times.map((slot) => slotTime(this.problem, slot))],
+      ...clients.name.map((name, c) => [name, zones[clients.zone[c]], this.plan.client_slots[c], this.plan.client_kg[c], ...times.map((slot) => this.bits.has(c, slot))])]));
   }
 
   /** The budget slider is logarithmic: one kilogram matters more in a small budget. */
@@ -79,7 +136,12 @@ export class PlanView {
     $("end").max = set.slack;
     $("budget-kg").value = set.budget_kg;
     $("slack-out").value = `${set.slack} slots`;
+    const { start, slot_minutes, settings, most_slack } = this.problem;
+    const moment = (slots) => new Date(Date.parse(start) + slots * slot_minutes * 60000).toISOString().slice(0, 16);
+    $("finish").disabled = !start;
+    if (start) Object.assign($("finish"), { value: moment(settings.rounds + set.slack), min: moment(settings.rounds), max: moment(settings.rounds + most_slack) });
     $("alpha-out").value = String(set.alpha);
+    this.noted();
     $("fine-tune-out").value = `${set.fine_tune} slot${set.fine_tune === 1 ? "" : "s"}`;
     $("alpha").setAttribute("aria-valuetext", String(set.alpha));
     $("budget").setAttribute("aria-valuetext", `${set.budget_kg} kg`);
@@ -152,6 +214,7 @@ export class PlanView {
     if (!plan.schedule) {
       this.status(plan.message, "infeasible");
       this.bits = null;
+      this.tiles(null);
       for (const id of ["totals", "metrics"]) $(id).replaceChildren();
       $("front").replaceChildren();
       $("front-note").textContent = "";
@@ -165,6 +228,7 @@ export class PlanView {
     const ends = this.problem.start ? ` · ${slotTime(this.problem, this.problem.settings.rounds + plan.end).replace(/ \d{4},| UTC/g, "")}` : "";
     $("end-out").value = `s = ${plan.end}${ends}`;
     this.draw();
+    this.tiles(plan);
     this.totals(plan);
     const settled = "metrics" in plan;
     this.waitingFor(!settled);
@@ -181,6 +245,25 @@ export class PlanView {
 
   waitingFor(yes) {
     for (const id of ["metrics", "front"]) $(id).classList.toggle("stale", yes);
+  }
+
+  /** Answer the four questions: what is saved, when it ends, what quality to expect, who takes part. */
+  tiles(plan) {
+    const tell = (id, big, note) => { $(`tile-${id}`).textContent = big; $(`tile-${id}-note`).textContent = note; };
+    if (!plan) { for (const id of ["saved", "ends", "quality", "who"]) tell(id, "–", id === "saved" ? "No schedule fits these settings." : ""); return; }
+    const { savings, settings } = plan, names = this.problem.clients.name, trains = plan.client_slots.map((n, c) => [n, c]).filter(([n]) => n > 0).sort((a, b) => b[0] - a[0]);
+    tell("saved", `${kilograms(savings.saved_kg)} kg (${percent(savings.share)})`, `${kilograms(plan.emissions_kg)} kg instead of ${kilograms(savings.without_kg)} kg for the same work without slack.`);
+    const early = settings.slack - plan.end, hours = early * this.problem.slot_minutes / 60, length = hours >= 48 ? `${Number((hours / 24).toFixed(1))} days` : `${Number(hours.toFixed(1))} h`;
+    const by = slotTime(this.problem, settings.rounds + settings.slack);
+    tell("ends", slotTime(this.problem, settings.rounds + plan.end), early > 0 ? `${this.problem.start ? length : `${early} slots`} before the latest end, ${by}.` : `At the latest end allowed.`);
+    const q = plan.tiles?.quality, m = plan.metrics;
+    if (q?.remaining_error != null) {
+      const band = (q.band ? `, band ${percent(q.band[0])} to ${percent(q.band[1])}` : "") + (q.without_slack_error != null ? `; the same budget without slack: ${percent(q.without_slack_error)}` : "");
+      tell("quality", percent(q.remaining_error), q.calibrated ? `Predicted remaining error${band}.` : `Ranking score: predicted remaining error, not calibrated${band}. Lower is better.`);
+    } else if (m) tell("quality", `${figure(m.effective_updates, 3)} updates`, `Effective updates, a ranking score that is not calibrated: higher is better.${m.never_count ? ` The model learns little from ${m.never_count} client${m.never_count === 1 ? "" : "s"}.` : ""}`);
+    else tell("quality", "…", "follows when the best end time is known");
+    const most = trains.slice(0, 3).map(([n, c]) => `${printable(names[c])} (${n})`).join(", ");
+    tell("who", `${trains.length} of ${names.length} clients`, trains.length ? `${plan.slots.toLocaleString("en")} client-slots; most: ${most}.` : "");
   }
 
   totals(plan) {
@@ -214,6 +297,7 @@ export class PlanView {
 
   drawFront(front, plan) {
     const points = front.points.map((p) => [p.budget_kg, p.objective]);
+    this.front = [front, plan];
     lineChart($("front"), { series: [{ name: `at s = ${front.end}`, points, kind: "c0", dots: true }], here: [plan.budget_kg, plan.objective], x: "budget, kg CO2e", y: "objective", height: 260 });
     $("front-note").textContent = `Every point is ${front.proved ? "the best schedule" : "a good schedule (greedy)"} for its budget at the end time s = ${front.end}; the ring is the displayed plan.`;
     $("front").classList.remove("stale");
@@ -235,8 +319,9 @@ export class PlanView {
     const shades = (this.shades ??= gridShades(problem)), look = gridColours();
     const slots = problem.settings.rounds + this.set.slack, stop = this.plan ? this.plan.window[1] : slots;
     const line = new Uint8Array(slots);
+    const told = this.plan && ((client) => this.columns(client));
     this.grid.show({
-      problem, slots, rows: this.rows(), labels: clients.name, groups: clients.zone.map((z) => problem.zones[z]), colours: look.colours,
+      problem, slots, rows: this.rows(), labels: clients.name, columns: told, groups: clients.zone.map((z) => problem.zones[z]), colours: look.colours,
       window: this.plan ? this.plan.window : [slots, slots],
       paint: (client) => {
         line.set(shades[clients.zone[client]].shade.subarray(0, slots));
@@ -251,6 +336,15 @@ export class PlanView {
       skyline: (client) => shades[clients.zone[client]].skyline,
       cannot: (client, slot) => slot < stop && !available.has(clients.mask[client], slot),
     });
+    this.hours.soon(problem, bits, slots);
+  }
+
+  /** Return slots, kg and mean intensity of the slots in which a client trains. */
+  columns(client) {
+    const { plan, problem } = this, slots = plan.client_slots[client], line = problem.intensity_g_per_kwh[problem.clients.zone[client]];
+    let sum = 0;
+    if (slots) for (let slot = 0; slot < plan.window[1]; slot++) if (this.bits.has(client, slot)) sum += line[slot];
+    return [String(slots), kilograms(Number(plan.client_kg[client].toPrecision(3))), slots ? String(Math.round(sum / slots)) : "–"];
   }
 
   async write() {

@@ -1,5 +1,5 @@
 // The Run view: follows a run; the server sends an event for every change.
-import { $, ask, el, fill, kilograms, legend, metricName, onTheme, percent, printable, scored, scoreTick, showTrouble, slotTime, unpacked } from "./base.js";
+import { $, ask, el, fill, kilograms, legend, local, metricName, onTheme, percent, printable, scored, scoreTick, showTrouble, slotTime, unpacked } from "./base.js";
 import { Grid, gridColours, gridShades } from "./grid.js";
 import { lineChart } from "./chart.js";
 
@@ -17,6 +17,7 @@ export class RunView {
     this.grid = new Grid($("realised"), "Planned and realised, clients by hour", (client, slot) => this.tell(client, slot));
     $("runs").addEventListener("change", () => this.open($("runs").value));
     onTheme(() => this.draw());
+    document.addEventListener("visibilitychange", () => { if (document.hidden) this.unfollow(); else this.follow(); });
     legend($("run-legend"), [["trains", "trained as planned"], ["pending", "planned, not reached yet"], ["missed", "planned, did not train"], ["extra", "trained, not planned"], ["scale", "neither; more orange: higher intensity"]]);
   }
 
@@ -42,22 +43,44 @@ export class RunView {
       this.retry = setTimeout(() => this.open(run), 5000); // a run that is just starting becomes readable
       return;
     }
-    this.stream = new EventSource(`/api/events?run=${encodeURIComponent(run)}`);
+    this.run = run;
+    this.follow();
+  }
+
+  /** Follow the run, unless the tab is hidden: a browser allows only six connections to a server. */
+  follow() {
+    if (!this.run || this.stream || document.hidden) return;
+    this.stream = new EventSource(local(`/api/events?run=${encodeURIComponent(this.run)}`));
     this.stream.addEventListener("state", (event) => { showTrouble(null); this.take(JSON.parse(event.data)); });
     this.stream.addEventListener("trouble", (event) => showTrouble(new Error(JSON.parse(event.data).error)));
     this.stream.addEventListener("error", () => { $("live").textContent = "Disconnected; reconnecting."; });
   }
 
-  close() {
-    clearTimeout(this.retry);
+  unfollow() {
     this.stream?.close();
     this.stream = null;
+  }
+
+  close() {
+    clearTimeout(this.retry);
+    this.unfollow();
+    this.run = null;
+  }
+
+  /** Say in the tab's title, and by a notification if allowed, that the run has ended. */
+  ended(state, was) {
+    if (was !== "running" || state.status === "running") return;
+    document.title = `${state.sentence.split(/[.:;]/)[0]} · Slackwater`;
+    if (document.hidden && window.Notification?.permission === "granted") new Notification("Slackwater", { body: state.sentence });
   }
 
   take(state) {
     if (state.since === 0) this.rounds = [];
     this.rounds = this.rounds.slice(0, state.since).concat(state.rounds);
+    const was = this.state?.status;
     this.state = state;
+    if (state.status !== "running") this.unfollow();
+    this.ended(state, was);
     $("live").textContent = state.status === "running" ? (state.quiet ? "No change for two minutes." : "Following the run.") : "";
     // A re-planned run, or one by an online policy, has no fixed number of rounds: its progress is counted in slots.
     const anew = state.replans.length > 0 || !state.rounds_planned;
