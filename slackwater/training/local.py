@@ -14,11 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slackwater.errors import ScenarioError
 from slackwater.training.global_model import Update
 from slackwater.training.process import stream
 from slackwater.training.scoring import Scorer
 from slackwater.training.task import Data, FlatModel, LocalStep, ModelMaker, Task
 
+PRECISIONS = ("fp32", "bf16", "auto")
 BATCHES, DEVICES, MODEL = 0, 1, 2  # one random stream for each purpose
 
 
@@ -31,8 +33,21 @@ class LocalWork:
     batch_size: int
     lr: float
     weight_decay: float
+    precision: str = "fp32"
+    """`fp32`, or `bf16`: matrix products and convolutions of a step in bfloat16; parameters and updates stay float32."""
     share: float = 1.0
     """Share of the steps that a client below full power takes, rounded, at least one."""
+
+
+def resolved_precision(asked: str, device: str) -> str:
+    """Return `fp32` or `bf16`; `auto` is `bf16` on a processor that has instructions for it, else `fp32`."""
+    if asked not in PRECISIONS:
+        raise ScenarioError(f"precision must be one of {', '.join(PRECISIONS)}, not {asked!r}.")
+    if asked != "auto":
+        return asked
+    # Processors with AMX have these instructions too. Without them bfloat16 is emulated, and slower than fp32.
+    supported = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    return "bf16" if torch.device(device).type == "cpu" and supported() else "fp32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,7 +113,8 @@ def train_locally(
         x, y = samples.take(slice(None) if chosen is None else chosen)
         x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
         step = LocalStep(module=model.module, x=x, y=y, start=began, number=done)
-        loss = task.training_loss(step, model.inputs(x))
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=work.precision == "bf16"):
+            loss = task.training_loss(step, model.inputs(x))
         gradients = torch.autograd.grad(loss, model.parameters, allow_unused=True)
         done += 1
         if optimiser is not None:

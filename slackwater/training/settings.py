@@ -21,7 +21,7 @@ from slackwater.planning.schedule import too_dear
 from slackwater.planning.storage import plan_from_dict
 from slackwater.training.aggregators import make_aggregator
 from slackwater.training.global_model import IterateAverage, make_server
-from slackwater.training.local import LocalWork
+from slackwater.training.local import LocalWork, resolved_precision
 from slackwater.training.task import ModelMaker, Samples, Task
 
 EVAL_EVERY = 10
@@ -57,6 +57,9 @@ class Settings:
     device_kwh: float | None = None
     """Energy of one device in one slot; if set, the plan's energy of a client must be that of all its training devices."""
     device: str = "cpu"
+    precision: str = "fp32"
+    """Precision of the local steps: fp32, bf16, or auto (bf16 where the processor has instructions for it). A run stores
+    the one that it uses, so that it resumes to the same bits elsewhere."""
     threads: int
     """Total processor threads; the last bits of a result depend on it."""
     tensorboard: bool = False
@@ -88,13 +91,14 @@ class Settings:
             raise ScenarioError(
                 f"device {self.device!r} cannot be used ({str(error).splitlines()[0]}). Use device='cpu'."
             ) from None
+        object.__setattr__(self, "precision", resolved_precision(self.precision, self.device))
 
     @property
     def work(self) -> LocalWork:
         """Return the local training of a client in a slot."""
         return LocalWork(
             steps=self.local_steps, epochs=self.local_epochs, batch_size=self.batch_size, lr=self.lr,
-            weight_decay=self.weight_decay,
+            weight_decay=self.weight_decay, precision=self.precision,
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:

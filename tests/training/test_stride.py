@@ -1,4 +1,4 @@
-"""The rule that `plan --auto` recommends: against its formula, and what it promises about lengths."""
+"""The rule that `plan --planner auto` recommends: against its formula, and what it promises about lengths."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_its_name() -> None:
 def test_a_plan_is_trained_by_what_it_recommends() -> None:
     problem = sw.Problem.from_costs(np.full((2, 8), 0.1), rounds=3, slack=5, budget_kg=0.7)
     task = sw.tasks.digits(clients=2, seed=0)
-    plan = sw.plan(problem, auto=True)
+    plan = sw.plan(problem, planner="auto")
     assert plan.recommended is not None
     by_default, asked, other = (
         sw.train(plan, task, local_steps=2, threads=1, eval_every=0, **more)
