@@ -11,7 +11,7 @@ from small_policies import small_problem, view
 import slackwater as sw
 from slackwater.errors import ScenarioError
 from slackwater.lab.policies.cafe import Cafe
-from slackwater.lab.policies.carbon_policies import CaFed, FedCarbon, Greed, Lowcarb, Random
+from slackwater.lab.policies.carbon_policies import CaFed, FedCarbon, Greed, Lowcarb, Random, Threshold
 from slackwater.lab.policies.fedzero import FedZero, FreshFedZero, solve
 from slackwater.lab.policies.registry import (
     PLANNED,
@@ -244,3 +244,18 @@ def test_a_plan_is_not_an_online_policy(name: str) -> None:
         make_policy(name)
     use = "sw.baseline" if name == "no-slack" else "sw.plan"
     assert str(caught.value) == f"{name!r} is a plan, not an online policy. Use `{use}`, or `slackwater rivals`."
+
+
+def test_the_threshold_is_a_quantile_of_the_horizon_and_does_not_move() -> None:
+    policy = Threshold(50)
+    assert policy.choose(view([[0.2, 0.9], [0.1, 0.8], [0.7, 0.3]], budget_kg=1.0)).clients == [1, 0]
+    assert policy.most == pytest.approx(0.5)
+    assert policy.choose(view([[0.9], [0.8], [0.3]], slot=1, slots=2, budget_kg=1.0)).clients == [2]
+    again = Threshold(50)
+    again.restore(policy.state())
+    assert again.most == policy.most
+
+
+def test_the_threshold_takes_the_cleanest_that_the_budget_pays() -> None:
+    assert Threshold(100).choose(view([[0.2], [0.1], [0.7]], budget_kg=0.31)).clients == [1, 0]
+    assert Threshold(100).choose(view([[0.2], [0.1], [0.7]], budget_kg=0.05)).clients == []

@@ -1,4 +1,4 @@
-"""Carbon-aware policies: FedCarbon, GREED, lowcarb, CA-Fed under a carbon budget, and a random choice at equal emissions."""
+"""Carbon-aware policies: FedCarbon, GREED, lowcarb, a threshold, CA-Fed under a carbon budget, and a random choice at equal emissions."""
 
 from __future__ import annotations
 
@@ -92,6 +92,38 @@ class Lowcarb(Online):
 
         order = sorted((int(c) for c in view.there), key=rank)
         return Choice(clients=order[: per_round(self.count, view.clients)])
+
+
+class Threshold(Online):
+    """A curtailment threshold: a client trains in every hour whose intensity is at most a fixed value. FedAvg.
+
+    The value is a quantile of the intensity of all clients over the whole horizon, as the first slot's forecast has it. Of the clients
+    below it, the cleanest train first, as many as the remaining budget pays.
+
+    Known: curtail-llm trains in the regions whose marginal intensity is below a threshold, because surplus power is curtailed there.
+    Our intensity is the average one, and our interpretation gives the threshold as a quantile, in percent.
+    """
+
+    def __init__(self, percent: int = 25) -> None:
+        self.percent = percent
+        self.most: float | None = None
+        """The threshold, kg/kWh."""
+
+    def choose(self, view: View) -> Choice:
+        """Return the clients below the threshold that the budget pays."""
+        if self.most is None:
+            self.most = float(np.percentile(view.forecast, min(self.percent, 100)))
+        clean = [c for c in _cheapest(view) if view.intensity[c] <= self.most]
+        paid = np.cumsum([view.cost_kg[c] for c in clean]) + view.server_kg <= view.left_kg * (1 + 1e-12)
+        return Choice(clients=clean[: int(paid.sum())])
+
+    def state(self) -> State:
+        """Return the threshold."""
+        return {} if self.most is None else {"most": np.array([self.most])}
+
+    def restore(self, state: State) -> None:
+        """Restore the threshold."""
+        self.most = float(state["most"][0]) if "most" in state else None
 
 
 def _cheapest(view: View) -> list[int]:

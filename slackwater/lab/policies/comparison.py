@@ -48,6 +48,12 @@ class Setting:
     """Rounds between evaluations: the resolution of hours and kg to a target accuracy."""
     probes: str = "charged"
     probe_samples: int | None = 512
+    precision: str = "fp32"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a folder of cells stores; fp32 is left out, as in folders of earlier versions."""
+        kept = asdict(self) | {"task_data": None}
+        return {key: value for key, value in kept.items() if (key, value) != ("precision", "fp32")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +70,7 @@ Store = store.Store[Cell]
 
 def open_store(folder: Path, problem: Problem, setting: Setting) -> Store:
     """Return the cells of a folder; raise ScenarioError if they belong to another scenario or setting."""
-    now = {"scenario": _fingerprint(problem), "setting": asdict(setting) | {"task_data": None}}
+    now = {"scenario": _fingerprint(problem), "setting": setting.to_dict()}
     path = folder / "setting.json"
     if path.is_file():
         was = json.loads(path.read_text(encoding="utf-8"))
@@ -114,6 +120,7 @@ def _trained(cell: Cell, problem: Problem, task: Task, setting: Setting) -> Resu
         "lr": setting.lr,
         "seed": cell.seed,
         "eval_every": setting.eval_every,
+        "precision": setting.precision,
         "training_loss": False,
         "threads": 1,
     }

@@ -296,7 +296,7 @@ def _by_name(method: str) -> Train:
 
 def _by_plan(plan: Plan | None, aggregator: str) -> Train:
     def run(problem: Problem, task: Task, settings: dict[str, Any]) -> Result:
-        return train(plan or make_plan(problem), task, **settings | {"aggregator": aggregator})
+        return train(plan or make_plan(problem, planner="paper"), task, **settings | {"aggregator": aggregator})
 
     return run
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from slackwater.errors import ScenarioError
 from slackwater.lab.policies.cafe import Cafe
-from slackwater.lab.policies.carbon_policies import CaFed, FedCarbon, Greed, Lowcarb, Random
+from slackwater.lab.policies.carbon_policies import CaFed, FedCarbon, Greed, Lowcarb, Random, Threshold
 from slackwater.lab.policies.fedzero import FedZero, FreshFedZero
 from slackwater.lab.policies.policy import Policy
 from slackwater.lab.policies.speed_policies import REFL, FedCS, Oort, TiFL
 from slackwater.planning.plan import Plan
-from slackwater.planning.planner import plan
+from slackwater.planning.planner import optimise, plan
 from slackwater.planning.problem import Problem
 from slackwater.planning.schedule import no_slack_plan
 from slackwater.registry import Registry
@@ -33,16 +33,16 @@ class Planned:
 
 
 def _auto(problem: Problem) -> Plan:
-    return plan(problem, auto=True)
+    return plan(problem, planner="auto")
 
 
 def _carbon_greedy(problem: Problem) -> Plan:
-    return plan(problem.with_settings(alpha=1.0))
+    return optimise(problem.with_settings(alpha=1.0))
 
 
 PLANNED = {
-    "ours": Planned(plan, "ufedavg"),
-    "ours-memory": Planned(plan, "memory"),
+    "ours": Planned(optimise, "ufedavg"),
+    "ours-memory": Planned(optimise, "memory"),
     "ours-auto": Planned(_auto, None),
     "carbon-greedy": Planned(_carbon_greedy, "fedavg"),
     "no-slack": Planned(no_slack_plan, "fedavg"),
@@ -59,6 +59,7 @@ _OWN: dict[str, Factory] = {
     "fedcarbon": FedCarbon,
     "greed": Greed,
     "lowcarb": Lowcarb,
+    "threshold": Threshold,
     "oort": Oort,
     "tifl": TiFL,
     "refl": REFL,
