@@ -89,7 +89,7 @@ def run(
             budget_kg=budget,
         ),
     )
-    plan = timed("plan", lambda: sw.plan(problem, end=SLACK))
+    plan = timed("plan", lambda: sw.plan(problem, end=SLACK, planner="paper"))
     peak_planning = peak_gib()
     timed("metrics", lambda: plan.metrics)
     with tempfile.TemporaryDirectory() as folder:

@@ -168,7 +168,7 @@ def _plan(clients: int, rounds: int) -> sw.Plan:
     problem = sw.Problem(
         clients=fleet, traces=traces, start=START, rounds=rounds, slack=0, fine_tune=1, budget_kg=1.0 * clients * rounds
     )
-    return sw.plan(problem)
+    return sw.plan(problem, planner="paper")
 
 
 def _model(folder: Path) -> dict[str, np.ndarray]:

@@ -85,7 +85,7 @@ def ours(instance: Instance, end: int | None, solver: Literal["exact", "greedy"]
         alpha=ALPHA,
         budget_kg=instance.budget_kg,
     )
-    return sw.plan(problem, end=end, solver=solver)
+    return sw.plan(problem, end=end, solver=solver, planner="paper")
 
 
 def highs(instance: Instance, end: int) -> Solution:

@@ -71,7 +71,7 @@ def _measure(options: argparse.Namespace, done: int, case: str) -> dict[str, Any
     if CASES[case]:
         server = sw.Server(zone=str(problem.fleet.zone[0]), power_w=300)
         problem = problem.with_settings(server=server, **CASES[case])
-    best = sw.plan(problem)
+    best = sw.plan(problem, planner="paper")
     known = actuals.window(actuals.start, 24 * PAST_DAYS + max(done - 1, 0))
     ahead = problem.horizon - max(done - 1, 0)
     forecast = SameHourMean().forecast(known, ahead)
@@ -91,7 +91,7 @@ def _measure(options: argparse.Namespace, done: int, case: str) -> dict[str, Any
         kept &= step.replanned and bool(controller.state.plan.any()) and held <= problem.budget_kg * (1 + 1e-9)
         plain = problem.with_settings()
         began = time.perf_counter()
-        sw.plan(plain)
+        sw.plan(plain, planner="paper")
         plan_s.append(time.perf_counter() - began)
     return {
         "case": case, "at_slot": done, "left": problem.horizon - done, "step_s": step_s, "step_process_s": own_s,

@@ -118,7 +118,7 @@ def run(case: Case, data: str, repeats: int) -> dict[str, Any]:
     seconds, plan = [], None
     for _ in range(repeats):
         began = time.process_time()
-        plan = sw.plan(problem, end=end, gap=GAP)
+        plan = sw.plan(problem, end=end, gap=GAP, planner="paper")
         seconds.append(time.process_time() - began)
     assert plan is not None
     return {
@@ -132,8 +132,8 @@ def others(case: Case, data: str, seconds: float) -> dict[str, Any]:
     """Return the objectives that HiGHS and CP-SAT reach at the latest end time in a time limit, beside the search."""
     problem = build(case, data)
     end = problem.horizon - problem.rounds
-    ours = sw.plan(problem, end=end, gap=GAP)
-    highs = sw.plan(problem, end=end, solver="milp", gap=GAP, time_limit_s=seconds)
+    ours = sw.plan(problem, end=end, gap=GAP, planner="paper")
+    highs = sw.plan(problem, end=end, solver="milp", gap=GAP, time_limit_s=seconds, planner="paper")
     found = {"name": case.name, "ours": [ours.objective, ours.gap, ours.seconds]}
     found["highs"] = [highs.objective, highs.gap, highs.seconds]
     # In a process of its own: ortools and highspy cannot be loaded together.
@@ -152,10 +152,10 @@ def sliders(data: str, moves: int) -> dict[str, Any]:
     for factor in np.random.default_rng(2).uniform(0.3, 3.0, moves):
         moved = problem.with_settings(budget_kg=problem.budget_kg * float(factor))
         began = time.process_time()
-        gaps.append(sw.plan(moved, end=end, gap=0.01, time_limit_s=1.0).gap)
+        gaps.append(sw.plan(moved, end=end, gap=0.01, time_limit_s=1.0, planner="paper").gap)
         quick.append(1000 * (time.process_time() - began))
         began = time.process_time()
-        sw.plan(moved, gap=GAP)
+        sw.plan(moved, gap=GAP, planner="paper")
         joint.append(1000 * (time.process_time() - began))
     return {
         "name": case.name, "moves": moves, "largest_gap": max(gaps), "load": round(os.getloadavg()[0], 2),

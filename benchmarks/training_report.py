@@ -9,7 +9,7 @@ from typing import Any
 from tables import figure, spread, table
 from training_way import BARE
 
-OURS, EVALUATED, FLOWER = "ours", "ours, evaluated every round", "Flower, Ray simulation"
+OURS, BF16, EVALUATED, FLOWER = "ours", "ours, bf16", "ours, evaluated every round", "Flower, Ray simulation"
 EVERYONE, SPARSE = "everyone trains", "one or two train"
 KINDS = (EVERYONE, SPARSE)
 Record = dict[str, Any]

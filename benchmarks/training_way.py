@@ -165,6 +165,7 @@ def ours(
     *,
     aggregator: str,
     eval_every: int,
+    precision: str,
     settings: dict[str, Any],
 ) -> None:
     """`sw.train` with its run folder: every gram charged, every round resumable."""
@@ -199,7 +200,7 @@ def ours(
     sw.train(
         plan, task, aggregator=aggregator, local_steps=settings["steps"], batch_size=settings["batch_size"], lr=LR,
         weight_decay=WEIGHT_DECAY, seed=settings["seed"], out=Path(settings["out"]), eval_every=eval_every, threads=threads,
-        progress=next_round,
+        precision=precision, progress=next_round,
     )  # fmt: skip
 
 
@@ -221,6 +222,7 @@ def main(job: dict[str, Any]) -> None:
             threads,
             aggregator=job["aggregator"],
             eval_every=job["eval_every"],
+            precision=job.get("precision", "fp32"),
             settings=job["settings"],
         )
     else:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from slackwater.ledger.ledger import Ledger, OverBudgetError
     from slackwater.ledger.run import Run
     from slackwater.live.folder import RunStopped
+    from slackwater.planning.advice import Advice, advise
     from slackwater.planning.fleet import Client, Fleet, Level
     from slackwater.planning.plan import Plan
     from slackwater.planning.planner import compare, plan
@@ -34,11 +35,11 @@ if TYPE_CHECKING:
     from slackwater.training.tasks import register_task
 
 __all__ = [
-    "Client", "DataError", "Fleet", "InfeasibleError", "Ledger", "Level", "LocalStep", "Metric", "MissingExtraError",
+    "Advice", "Client", "DataError", "Fleet", "InfeasibleError", "Ledger", "Level", "LocalStep", "Metric", "MissingExtraError",
     "OverBudgetError", "Plan", "Prices", "Problem", "ProviderError", "Result", "Run", "RunStopped", "Samples", "Scenario",
     "ScenarioError", "Server",
     "SlackwaterError", "Statement", "Task", "Traces", "TrainingDiverged", "TrainingStopped", "__version__",
-    "available_zones", "baseline", "compare", "compare_methods", "forecast", "load_scenario", "load_traces", "plan",
+    "advise", "available_zones", "baseline", "compare", "compare_methods", "forecast", "load_scenario", "load_traces", "plan",
     "register_aggregator", "register_forecaster", "register_policy", "register_provider", "register_task", "rehearse",
     "report", "resume", "run", "savings", "tasks", "train",
 ]  # fmt: skip
@@ -54,6 +55,7 @@ _NAMES = {
     "lab.policies": "compare_methods register_policy",
     "ledger": "Ledger OverBudgetError Run",
     "live": "RunStopped",
+    "planning.advice": "Advice advise",
     "planning.fleet": "Client Fleet Level",
     "planning.plan": "Plan",
     "planning.planner": "compare plan",

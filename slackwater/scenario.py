@@ -22,6 +22,7 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
 )
+from pydantic_core import PydanticCustomError
 
 from slackwater import time_source
 from slackwater.errors import ScenarioError
@@ -32,7 +33,7 @@ from slackwater.intensity.load import TYPICAL
 from slackwater.intensity.prices import DEFAULT_CURRENCY, Prices
 from slackwater.intensity.traces import Factor, Traces
 from slackwater.planning.fleet import Client, Fleet, localised
-from slackwater.planning.problem import NETWORK_KWH_PER_GB, SETTINGS, Problem, Server
+from slackwater.planning.problem import DEFAULT_ENOUGH_SHARE, NETWORK_KWH_PER_GB, SETTINGS, Problem, Server
 from slackwater.registry import nearest, unknown_key
 from slackwater.units import iso, time_zone, utc
 
@@ -121,6 +122,13 @@ def _zone(value: str) -> str:
         return grid_zone(value)
     except ScenarioError as error:
         raise _Refused(str(error)) from None
+
+
+def _budget(value: float | None, info: ValidationInfo) -> float | None:
+    """Ask for a budget, except where it is the answer."""
+    if value is None and info.data.get("goal", "work") != "work":
+        raise PydanticCustomError("missing", "missing")
+    return value
 
 
 TimeZone = Annotated[str | None, BeforeValidator(_time_zone)]
@@ -249,7 +257,28 @@ class Scenario(_Section):
         description="Length of the run without slack, in slots. The budget decides how many rounds are held.",
         examples=[10],
     )
-    budget_kg: float = Field(description="Most CO2e that the whole run may emit, in kg.", examples=[3.0])
+    goal: Literal["budget", "work", "enough"] = Field(
+        "budget",
+        description='"budget": best training in it. "work": given rounds, least carbon. "enough": stop in time.',
+        examples=["work"],
+    )
+    budget_kg: Annotated[float | None, AfterValidator(_budget)] = Field(
+        None,
+        validate_default=True,
+        description='Most CO2e that the whole run may emit, in kg. Optional with goal = "work".',
+        examples=[3.0],
+    )
+    rounds_each: int | None = Field(
+        None, description='Rounds for every client, window included. With goal = "work".', examples=[20]
+    )
+    rounds_total: int | None = Field(
+        None, description="Client-rounds of all clients together, instead of rounds_each.", examples=[100]
+    )
+    enough_share: float = Field(
+        DEFAULT_ENOUGH_SHARE,
+        description='With goal = "enough": 10 % more budget must lower the predicted error by this share.',
+        examples=[DEFAULT_ENOUGH_SHARE],
+    )
     slack: int | None = Field(
         None, description="Extra slots that the run may take. Default: 0, or up to the deadline.", examples=[90]
     )
@@ -258,16 +287,21 @@ class Scenario(_Section):
         description="Time by which the run must end. Give slack or a deadline, not both.",
         examples=[datetime(2022, 1, 5, 4, tzinfo=UTC)],
     )
-    fine_tune: int = Field(
-        1, description="Fine-tuning window: slots at the end in which every client trains. 0: none.", examples=[1]
+    fine_tune: int | None = Field(
+        None, description="Fine-tuning window: slots at the end in which every client trains. 0: none.", examples=[1]
     )
-    recall: int = Field(
-        0,
+    recall: int | None = Field(
+        None,
         description="Every available client trains at least once in this many slots before the window. 0: off.",
         examples=[10],
     )
-    alpha: Annotated[float | str, BeforeValidator(_alpha)] = Field(
-        0.1, description='1: lowest carbon only; towards 0: fair to clients. Or "log", "max-min".', examples=[0.1]
+    alpha: Annotated[float | str | None, BeforeValidator(_alpha)] = Field(
+        None, description='1: lowest carbon only; towards 0: fair to clients. Or "log", "max-min".', examples=[0.1]
+    )
+    planner: Literal["auto", "paper"] = Field(
+        "auto",
+        description='"auto" chooses fine_tune, recall, alpha and the end, if they are not set. "paper": 1, 0, 0.1.',
+        examples=["paper"],
     )
     slot_minutes: int = Field(
         60, description="Length of a slot: a divisor of 60, or whole hours that divide a day.", examples=[60]
@@ -339,7 +373,7 @@ class Scenario(_Section):
         """Name the file, the sites and the length of the run."""
         return (
             f"Scenario({str(self.path)!r}: {len(self.client)} clients, {self.rounds} rounds, {self.horizon} slots of "
-            f"{self.slot_minutes} min from {iso(self.start)}, {self.budget_kg:g} kg)"
+            f"{self.slot_minutes} min from {iso(self.start)}, {'no budget' if self.budget_kg is None else f'{self.budget_kg:g} kg'})"
         )
 
     def changed(self, **settings: Any) -> Scenario:
@@ -370,7 +404,7 @@ class Scenario(_Section):
         return Problem(
             clients=clients,
             traces=self.traces() if traces is None else traces,
-            budget_kg=self.budget_kg,
+            budget_kg=math.inf if self.budget_kg is None else self.budget_kg,
             **{name: getattr(self, name) for name in SETTINGS} | {"time_zone": self.time_zone or "UTC"},
             server=Server(**self.server.model_dump()) if self.server else None,
             price=self.prices(),
@@ -709,6 +743,7 @@ def scenario_text(problem: Problem, data: DataText, *, end: int | None = None) -
         "slack": problem.horizon - problem.rounds,
         "deadline": None,
     }
+    settings |= dict.fromkeys(problem.free if problem.planner == "auto" else problem.free & {"recall"})
     content: dict[str, Any] = _keys(Scenario, settings) | {"data": _keys(DataSection, asdict(data))}
     if problem.server is not None:
         content["server"] = asdict(problem.server)
@@ -726,7 +761,9 @@ def _keys(section: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]
     """Return the keys of a section, in its order, that differ from their defaults."""
     fields = section.model_fields
     return {
-        key: values[key] for key in fields if key in values and (key in _ALWAYS or values[key] != fields[key].default)
+        key: values[key]
+        for key in fields
+        if (key in values and values[key] != fields[key].default) or (key in _ALWAYS and values.get(key) is not None)
     }
 
 

@@ -17,15 +17,28 @@ from slackwater.charts.schedule_chart import has_times, plan_heatmap
 from slackwater.charts.style import SYNTHETIC, kilograms, percent, printable, shortened, synthetic_note, table
 from slackwater.intensity.load import ZoneInfo
 from slackwater.intensity.traces import FACTORS, Provenance, Traces
+from slackwater.planning.advice import Advice, same_work_kg
+from slackwater.planning.goals import about_goal
 from slackwater.planning.plan import Plan, Recommendation
 from slackwater.planning.planner import WhatIf
 from slackwater.planning.savings import SavingsStudy
-from slackwater.units import G_PER_KG, iso
+from slackwater.units import G_PER_KG, iso, time_zone
 
-__all__ = ["compare_table", "plan_heatmap", "plan_summary", "recommendation", "savings_table", "zones_table"]
+__all__ = [
+    "compare_table",
+    "plan_answer",
+    "plan_heatmap",
+    "plan_summary",
+    "recommendation",
+    "savings_table",
+    "zones_table",
+]
 
 MOST_ROWS = 20
 _NAMED = 3
+_DAY = 24
+_NOTHING = 5e-4
+"""A saved share below this is shown as nothing."""
 _LONGEST_NAME = 24
 _COLUMNS = Text(
     "before, window: slots of training before and in the fine-tuning window; pi: share of the slots before it; "
@@ -36,8 +49,73 @@ UNDEFINED = "not defined"
 NETWORK_NOT_COUNTED = "not counted: the scenario has no model_mb"
 
 
+def plan_answer(plan: Plan) -> RenderableType:
+    """Show what the plan saves, when it ends and who trains how often, a line each, then warnings."""
+    lines = [("Saves", _saves(plan)), ("Ends", _ends(plan)), ("Trains", _trains(plan))]
+    if (about := about_goal(plan)) is not None:
+        lines.append(("Rounds", about))
+    if plan.recommended is not None:
+        lines.append(("Chosen", _chosen(plan, plan.recommended)))
+    facts = Table.grid(padding=(0, 1))
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, value in lines:
+        facts.add_row(name, Text(value))
+    return Group(facts, *_warnings(plan))
+
+
+def _saves(plan: Plan) -> str:
+    """Say what slack saves against the same work at once."""
+    at_once = same_work_kg(plan)
+    saved, budget = at_once - plan.emissions_kg, plan.problem.budget_kg
+    of = f" of {kilograms(budget)}" if math.isfinite(budget) else ""
+    emits = f"{kilograms(plan.emissions_kg)}{of} kg CO2e"
+    if at_once <= 0:
+        return f"nothing to save: the run emits {emits}."
+    same = f"the same work at once emits {kilograms(at_once)} kg"
+    if abs(saved) < _NOTHING * at_once:
+        return f"nothing: the run emits {emits}; {same}."
+    if saved < 0:
+        return f"nothing: the run emits {emits}; {same}. Waiting costs {kilograms(-saved)} kg here."
+    return f"{kilograms(saved)} kg ({percent(saved / at_once)}): the run emits {emits}; {same}."
+
+
+def _ends(plan: Plan) -> str:
+    """Say when the run ends, in the scenario's time zone, and how long before the latest end."""
+    problem = plan.problem
+    left = problem.horizon - problem.rounds - plan.end
+    if not has_times(problem):
+        return f"after slot {problem.rounds + plan.end} of {problem.horizon}."
+    ends = f"{plan.ends_at.astimezone(time_zone(problem.time_zone)):%a %d %b %Y, %H:%M} {problem.time_zone}"
+    hours = left * problem.slot_hours
+    early = f"{hours / _DAY:.1f} days" if hours >= 2 * _DAY else f"{hours:g} h"
+    return f"{ends}, {early} before the latest end." if left else f"{ends}, the latest end."
+
+
+def _trains(plan: Plan) -> str:
+    """Say how many rounds are held, and which clients train most and least often."""
+    slots, names = plan.slots_per_client, plan.problem.fleet.names
+    rounds = int(np.bitwise_count(np.bitwise_or.reduce(plan.packed, axis=0)).sum())
+    order = np.argsort(-slots, kind="stable")
+    few = [*order[:_NAMED], *order[_NAMED:][-_NAMED:]]
+    each = [f"{shortened(names[i], _LONGEST_NAME)} {slots[i]:,}" for i in few]
+    if len(order) > len(few):
+        each.insert(_NAMED, "..")
+    return f"{rounds:,} rounds, {int(slots.sum()):,} client-rounds: {', '.join(each)}."
+
+
+def _chosen(plan: Plan, recommended: Recommendation) -> str:
+    problem = plan.problem
+    free = [name for name in ("fine_tune", "recall", "alpha") if name in problem.free]
+    settings = "".join(f", {name} = {recommended.settings[name]}" for name in free)
+    return (
+        f"s = {plan.end}{settings}, aggregator {recommended.aggregator}, for the least predicted error. Why: --details. "
+        "As the paper plans: --paper."
+    )
+
+
 def plan_summary(plan: Plan) -> RenderableType:
-    """Show status, certificate, metrics, warnings and a table of the clients."""
+    """Show status, certificate, metrics and a table of the clients."""
     parts: list[RenderableType] = [
         Text(plan.message, style="bold green" if plan.status == "optimal" else "bold yellow")
     ]
@@ -46,7 +124,7 @@ def plan_summary(plan: Plan) -> RenderableType:
     facts.add_column(overflow="fold")
     for name, value in [*_certificate(plan), *_metrics(plan), *_data(plan.problem.traces)]:
         facts.add_row(name, Text(value))
-    parts += [facts, *_warnings(plan), "", _clients_table(plan)]
+    parts += [facts, "", _clients_table(plan)]
     if len(plan.problem.fleet) > MOST_ROWS:
         parts.append(Text(f"... and {len(plan.problem.fleet) - MOST_ROWS:,} more clients. By zone:"))
         parts.append(_by_zone_table(plan))
@@ -109,6 +187,31 @@ def compare_table(points: Sequence[WhatIf]) -> RenderableType:
     if any(p.synthetic for p in points):
         notes.append(synthetic_note())
     return Group(rows, *notes)
+
+
+def advice_table(advice: Advice) -> RenderableType:
+    """Show the recommended pair and why, then a line for each pair."""
+    rows = table(">slack|>budget kg|>kg|>saved kg|>saved %|>slots|>at once|ends|>error %|")
+    for row in advice.rows:
+        saved = "-" if row.saved_share is None else f"{100 * row.saved_share:.0f}"
+        mark = "recommended" if row == advice.recommended else "knee" if row.knee else ""
+        rows.add_row(
+            str(row.slack), kilograms(row.budget_kg), kilograms(row.emissions_kg), kilograms(row.saved_kg), saved,
+            f"{row.slots:,}", f"{row.no_slack_slots:,}", row.ends_at[:13].replace("T", " ") + "h", f"{100 * row.remaining_error:.0f}", mark,
+        )  # fmt: skip
+    notes = [
+        Text("error: predicted remaining error, a ranking score and not an accuracy.", style="dim"),
+        Text(
+            "saved: against the same client-slots at once. at once: client-slots that the budget pays without slack.",
+            style="dim",
+        ),
+        Text("knee: the smallest budget of its slack that trains nearly as well as the best.", style="dim"),
+    ]
+    if advice.infeasible:
+        notes.append(Text(f"{advice.infeasible} pairs of the grid have no plan.", style="dim"))
+    if advice.synthetic:
+        notes.append(synthetic_note())
+    return Group(Text(f"Recommended: {advice.why}", style="bold"), rows, *notes)
 
 
 def zones_table(zones: Iterable[ZoneInfo]) -> RenderableType:

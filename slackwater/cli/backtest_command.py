@@ -204,7 +204,7 @@ def _show(
 def _oracle(problem: Problem) -> Plan:
     """Return the plan with perfect foresight; raise InfeasibleError, with the start, if there is none."""
     try:
-        return plan(problem)
+        return plan(problem, planner="paper")
     except InfeasibleError as error:
         raise InfeasibleError(
             f"The run from {iso(problem.first_slot)} is infeasible even with perfect foresight: {error}",

@@ -131,6 +131,17 @@ def eval_every_option(run: str = "run") -> Callable[[F], F]:
     )
 
 
+def precision_option(command: F) -> F:
+    """Add --precision, the number type of the local steps."""
+    return option(
+        "--precision",
+        type=click.Choice(("fp32", "bf16", "auto")),
+        default="fp32",
+        help="Precision of the local steps. bf16 halves their time on processors with bfloat16 instructions; auto uses it "
+        "only there. fp32 gives the reference results.",
+    )(command)
+
+
 def evaluation_interval(rounds: int, asked: int | None) -> int:
     """Return the rounds between evaluations: those asked for, else about 12 evaluations in a run of `rounds` rounds."""
     return max(1, round(rounds / _EVALUATIONS)) if asked is None else asked

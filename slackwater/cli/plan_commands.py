@@ -35,10 +35,11 @@ from slackwater.cli.options import (
 from slackwater.errors import ScenarioError
 from slackwater.intensity.load import available_zones, load_traces
 from slackwater.intensity.traces import Factor
-from slackwater.planning.planner import DEFAULT_GAP, Solver
+from slackwater.planning.advice import advise as make_advice
+from slackwater.planning.planner import DEFAULT_GAP, Done, Solver
 from slackwater.planning.planner import compare as compare_plans
 from slackwater.planning.planner import plan as make_plan
-from slackwater.planning.problem import Problem
+from slackwater.planning.problem import Planner, Problem
 from slackwater.planning.savings import study
 from slackwater.scenario import SCENARIO, load_scenario
 from slackwater.units import iso
@@ -50,10 +51,13 @@ scenario_argument = click.argument("scenario", type=click.Path(path_type=Path))
 @scenario_argument
 @option("--end", type=int, metavar="S", help="End time s, in slots. Default: the best one.")
 @option(
-    "--auto",
-    is_flag=True,
-    help="Choose the end time, window, alpha and aggregator that should train best; this trains nothing.",
+    "--planner",
+    type=click.Choice(get_args(Planner)),
+    help="auto: choose the settings that the scenario leaves open, by how well the plan should train. paper: maximise "
+    "the paper's objective. Default: the scenario's.",
 )
+@option("--paper", "planner", flag_value="paper", help="Plan exactly as the paper does, like --planner paper.")
+@option("--details", is_flag=True, help="Also show the optimiser's terms, the metrics and a table of the clients.")
 @option("--solver", type=click.Choice(get_args(Solver)), default="exact", help="Solver to use.")
 @option(
     "--time-limit",
@@ -87,7 +91,8 @@ scenario_argument = click.argument("scenario", type=click.Path(path_type=Path))
 def plan(
     scenario: Path,
     end: int | None,
-    auto: bool,
+    planner: Planner | None,
+    details: bool,
     solver: Solver,
     time_limit: float,
     gap: float,
@@ -109,10 +114,8 @@ def plan(
     problem = read_problem(scenario, data, fill_hours, slack, budget_kg=budget_kg, alpha=alpha, factor=factor)
     with waiting("planning") as told:
         found = make_plan(
-            problem, end=end, solver=solver, gap=gap, time_limit_s=time_limit, auto=auto,
-            progress=lambda for_s, so_far: told(
-                f"planning for {for_s:.0f} s: within {so_far:.2%} of the optimum; Ctrl-C takes the best so far"
-            ),
+            problem, end=end, solver=solver, gap=gap, time_limit_s=time_limit, planner=planner,
+            progress=lambda done: told(f"planning for {done.seconds:.0f} s: {_so_far(done)}; Ctrl-C takes the best so far"),
         )  # fmt: skip
     if out is not None:
         found.save(out / "plan.json")
@@ -123,6 +126,9 @@ def plan(
         return
     screen = console()
     screen.print(terminal.plan_heatmap(found, screen.width))
+    screen.print(terminal.plan_answer(found))
+    if not details:
+        return
     screen.print(terminal.plan_summary(found))
     if found.recommended is not None:
         screen.print(terminal.recommendation(found.recommended))
@@ -180,6 +186,51 @@ def compare(
         print_json({"points": [asdict(point) for point in points], **_data_of(problem)})
     else:
         console().print(terminal.compare_table(points))
+
+
+@click.command()
+@scenario_argument
+@option(
+    "--slack",
+    "slacks",
+    type=ListOf(int, "whole number"),
+    default=(),
+    metavar="N,..",
+    help="Slacks to try, in slots. Default: five, up to the scenario's.",
+)
+@option(
+    "--budget",
+    "budgets",
+    type=ListOf(float, "number"),
+    default=(),
+    metavar="KG,..",
+    help="Budgets to try, in kg CO2e. Default: six, around the scenario's.",
+)
+@data_option
+@fill_option
+@json_option
+def advise(
+    scenario: Path,
+    slacks: list[int],
+    budgets: list[float],
+    data: str | None,
+    fill_hours: int | None,
+    as_json: bool,
+) -> None:
+    """Recommend a budget and a slack for a SCENARIO.
+
+    Plans a grid of budgets and slacks. Ctrl-C shows the pairs that are done.
+    """
+    problem = read_problem(scenario, data, fill_hours, slack=max(slacks, default=None))
+    with waiting("planning the grid") as told:
+        found = make_advice(
+            problem, budgets=budgets, slacks=slacks,
+            progress=lambda done, of: told(f"planned {done} of {of} pairs; Ctrl-C shows those that are done"),
+        )  # fmt: skip
+    if as_json:
+        print_json({**found.to_dict(), **_data_of(problem)})
+    else:
+        console().print(terminal.advice_table(found))
 
 
 @click.command()
@@ -273,6 +324,12 @@ def read_problem(
     if factor is not None:
         changes["data"] = scenario.data.model_copy(update={"factor": factor})
     return scenario.changed(**changes).problem()
+
+
+def _so_far(done: Done) -> str:
+    if done.gap is not None:
+        return f"within {done.gap:.2%} of the optimum"
+    return f"{done.schedules:,} schedules compared"
 
 
 def _data_of(problem: Problem) -> dict[str, object]:

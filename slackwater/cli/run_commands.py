@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -43,6 +43,7 @@ from slackwater.live.folder import PLAN
 from slackwater.live.status import LiveStatus
 from slackwater.live.trust import Begun, examine
 from slackwater.planning.plan import MEMORY_DTYPES
+from slackwater.planning.problem import Planner
 from slackwater.replanning.run_state import Settings as Replanning
 from slackwater.scenario import load_scenario
 from slackwater.units import iso
@@ -209,9 +210,9 @@ _SHARED = (
         help="Admin's startup kit of the FLARE server to run a FLARE job on. Default: FLARE's simulator.",
     ),
     option(
-        "--auto",
-        is_flag=True,
-        help="Choose the window, alpha and aggregator from the carbon data, as `plan --auto` does.",
+        "--planner",
+        type=click.Choice(get_args(Planner)),
+        help="auto: choose window, alpha and aggregator as `plan --planner auto` does. paper: the paper's. Default: the scenario's.",
     ),
     option(
         "--aggregator",

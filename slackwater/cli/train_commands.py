@@ -34,6 +34,7 @@ from slackwater.cli.options import (
     no_run_in,
     option,
     out_option,
+    precision_option,
     print_json,
     say,
     task_data_option,
@@ -187,6 +188,7 @@ _OF_TRAINING = (
         help="Average the models of the last N rounds; below 1, of that share of all rounds. Default: no averaging.",
     ),
     option("--device", default="cpu", help="Device to train on, such as cpu or cuda."),
+    precision_option,
     option("--threads", type=int, metavar="N", help="Total number of processor threads. Default: PyTorch's."),
     option("--tensorboard", is_flag=True, help="Also write TensorBoard event files into the run folder."),
     out_option(

@@ -21,7 +21,7 @@ from slackwater.intensity.traces import Traces
 from slackwater.lazy import require
 from slackwater.planning.plan import DEFAULT_AGGREGATOR
 from slackwater.planning.planner import plan
-from slackwater.planning.problem import Problem
+from slackwater.planning.problem import Planner, Problem
 from slackwater.scenario import Scenario, load_scenario
 from slackwater.units import iso
 
@@ -60,7 +60,7 @@ def run(
     allow_insecure: bool = False,
     startup_kit: str | Path | None = None,
     replan: str | None = None,
-    auto: bool = False,
+    planner: Planner | None = None,
     aggregator: str | None = None,
     tell: Callable[[str], None] = log.info,
     watch: Watch = lambda folder: nullcontext(),
@@ -78,7 +78,7 @@ def run(
         allow_insecure: Whether a SuperLink on another machine may be used without TLS.
         startup_kit: Folder of an admin's startup kit of a FLARE server. Default: FLARE's simulator.
         replan: How often to re-plan, such as "1h" or "never". Default: "1h" with providers, "never" with files.
-        auto: Choose the window, alpha and the aggregator from the carbon data.
+        planner: "auto" or "paper", as for `plan`. Default: the scenario's.
         aggregator: How updates are combined before the window. Default: the plan's recommendation.
         tell: Called with a message when the run is prepared.
         watch: Called with the run folder; returns a context that is open during the run.
@@ -103,7 +103,7 @@ def run(
     if app is not None:
         _check_app(app, superlink)
     engine = _engine(superlink, allow_insecure, startup_kit) | _trainer(app, task, None, work)
-    found = plan(problem, auto=auto)
+    found = plan(problem, planner=planner)
     settings |= {"aggregator": aggregator or found.aggregator, "engine": engine}
     settings["replan_slots"] = _slots(replan or ("1h" if asked.has_providers else "never"), problem)
     actuals: Traces | None = None
@@ -136,7 +136,7 @@ def rehearse(
     forecast: str = "blend",
     forecasts: str | Path | None = None,
     lag: int = 1,
-    auto: bool = False,
+    planner: Planner | None = None,
     aggregator: str | None = None,
     tell: Callable[[str], None] = log.info,
     watch: Watch = lambda folder: nullcontext(),
@@ -161,7 +161,7 @@ def rehearse(
         forecast: Name of the forecaster.
         forecasts: CSV files of forecasts that a provider issued. Default: those in the cache.
         lag: Slots after its end until a slot's actual is known.
-        auto: Choose the window, alpha and the aggregator from the carbon data.
+        planner: "auto" or "paper", as for `plan`. Default: the scenario's.
         aggregator: How updates are combined before the window. Default: "echo".
         tell: Called with a message for each step.
         watch: Called with the run folder; returns a context that is open during the run.
@@ -189,7 +189,7 @@ def rehearse(
         replan_slots=_slots(replan, problem),
     )
     archive = _archive(asked, forecasts, end)
-    prepare_rehearsal(out, problem, actuals, chosen, archive=archive, auto=auto)
+    prepare_rehearsal(out, problem, actuals, chosen, archive=archive, planner=planner)
     issued = f"the forecasts of {archive.name}, and " if archive is not None else ""
     tell(
         f"rehearsing {iso(asked.start)} to {iso(end)} in {out}, with {issued}the forecaster {forecast!r}; "

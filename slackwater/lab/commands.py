@@ -23,6 +23,7 @@ from slackwater.cli.options import (
     json_option,
     option,
     out_option,
+    precision_option,
     print_json,
     say,
     seeds_option,
@@ -171,6 +172,7 @@ def _say_progress(rows: Iterator[Row], count: int, named: Callable[[Row], str]) 
 @option("--batch-size", type=click.IntRange(1), default=128, metavar="N", help="Samples in a local step.")
 @option("--lr", type=float, default=0.1, help="Local learning rate.")
 @eval_every_option("no-slack run")
+@precision_option
 @option(
     "--free-probes",
     is_flag=True,
@@ -207,6 +209,7 @@ def rivals(
     batch_size: int,
     lr: float,
     eval_every: int | None,
+    precision: str,
     free_probes: bool,
     probe_samples: int,
     jobs: int,
@@ -233,6 +236,7 @@ def rivals(
         eval_every=_interval(problem, eval_every, out),
         probes="free" if free_probes else "charged",
         probe_samples=probe_samples,
+        precision=precision,
     )
     methods = _methods(policies)
     budgets = budget or [problem.budget_kg]

@@ -22,8 +22,9 @@ from slackwater.ledger.schema import damage
 from slackwater.ledger.score import MetricLabel
 from slackwater.live.folder import LiveSettings, load_actuals, prepare
 from slackwater.planning.plan import Plan
+from slackwater.planning.planner import optimise
 from slackwater.planning.planner import plan as make_plan
-from slackwater.planning.problem import Problem
+from slackwater.planning.problem import Planner, Problem
 from slackwater.planning.storage import plan_from_dict
 from slackwater.replanning.backtest import BLEND, backtest_forecaster, objective_and_share, utility_of
 from slackwater.replanning.remaining import NoForecastError
@@ -74,7 +75,7 @@ class Rehearsal:
 
 def prepare_rehearsal(
     folder: str | Path, problem: Problem, actuals: Traces, settings: LiveSettings, *,
-    archive: ForecastArchive | None = None, auto: bool = False,
+    archive: ForecastArchive | None = None, planner: Planner | None = None,
 ) -> Plan:  # fmt: skip
     """Create the folder of a rehearsal, with the plan that would have been made then, and return that plan.
 
@@ -84,7 +85,7 @@ def prepare_rehearsal(
         actuals: Actual intensity, from some weeks before the run to its end or later.
         settings: Settings of a playback; `forecast` names the forecaster. Default: the blend.
         archive: Forecasts that a provider issued, for `blend` and `file`.
-        auto: Choose window, alpha and aggregator as `plan --auto` does.
+        planner: "auto" or "paper", as for `plan`. Default: the problem's.
     """
     known_until = problem.slot_start(-settings.lag_slots)
     step = timedelta(minutes=actuals.slot_minutes)
@@ -101,7 +102,7 @@ def prepare_rehearsal(
     except NoForecastError:
         expected = SameHourMean().forecast(known, slots)
     traces = joined(known, expected.traces()).window(problem.first_slot, problem.horizon)
-    plan = make_plan(problem.with_settings(traces=traces), auto=auto)
+    plan = make_plan(problem.with_settings(traces=traces), planner=planner)
     prepare(folder, plan, settings, actuals=actuals, archive=archive)
     return plan
 
@@ -129,7 +130,7 @@ def outcome(folder: str | Path) -> Rehearsal:
     foresight: Foresight | None = None
     share: float | None = None
     try:
-        best = make_plan(came)
+        best = optimise(came)
         share = objective_and_share(came, utility_of(came, trained, levels), best)[1]
         foresight = Foresight(
             emissions_kg=best.emissions_kg,

@@ -640,7 +640,8 @@ def _schedule(folder: Path, plan: Plan, settings: LiveSettings, problem: Problem
             folder=Path(settings.data.get("folder", folder)), forecaster=named,
         )  # fmt: skip
         intensity = Providers(asked, feed)
-    return Replanned(problem, intensity, settings.replanning, first=plan.matrix)
+    chosen = plan.end if plan.problem.planner == "auto" else None
+    return Replanned(problem, intensity, replace(settings.replanning, end=chosen), first=plan.matrix)
 
 
 def _clock(run: Run, plan: Plan, settings: LiveSettings) -> Clock:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from slackwater.errors import InfeasibleError
 from slackwater.planning.exact import BUDGET_ROUNDING
 from slackwater.planning.plan import DEFAULT_AGGREGATOR, ECHO_GAMMA, ECHO_MOST, Plan, Recommendation
-from slackwater.planning.planner import DEFAULT_GAP, Solver, plan
+from slackwater.planning.planner import DEFAULT_GAP, Done, Progress, Solver, optimise
 from slackwater.planning.problem import Alpha, Problem
 from slackwater.planning.schedule import no_slack_plan, unproved_plan
 
@@ -138,9 +140,13 @@ _MOST_ENDS = 160
 """End times compared with the first window and alpha, evenly over the slack; fewer with many clients."""
 _BEST_ENDS = 12
 """Best end times that are also compared with the other windows and alphas."""
+_FEW_BEST = 3
+"""The same with a long horizon."""
 _FINALISTS = 8
 _MOST_CELLS = 20_000_000
 """Client-slots up to which the rest of a budget is spent; with more, it would not buy one in a million."""
+_LOOKED_CELLS = 10_000_000
+"""Client-slots of all first schedules together, so that a year of hours takes no minute: fewer end times are compared."""
 _MANY, _FEWER_ENDS = 1000, 16
 """From this many clients on, a schedule takes a second or more, so fewer end times are compared."""
 
@@ -171,27 +177,29 @@ def auto_plan(
     solver: Solver = "exact",
     gap: float = DEFAULT_GAP,
     time_limit_s: float = 60.0,
+    progress: Progress | None = None,
 ) -> Plan:
-    """Return the plan with the least predicted error over s, t_ft and alpha, or for a given `end`.
+    """Return the plan with the least predicted error over s, t_ft, recall and alpha, or for a given `end`.
 
     As few clients as possible train only in the window: where clients' data differ much, leaving one out cost more
     than a longer schedule gained (docs/research/auto.md).
 
-    The problem's own `fine_tune`, `recall` and `alpha` are ignored. The greedy makes the schedules to compare.
-    `solver` solves the most promising; these spend the rest of their budget and are compared again.
+    Of `fine_tune`, `recall` and `alpha`, those that the problem leaves free are chosen. The greedy makes the schedules
+    to compare. `solver` solves the most promising; these spend the rest of their budget and are compared again. Ctrl-C
+    ends the comparison; the best schedule so far is returned.
     """
     many = len(problem.fleet) >= _MANY
     slack = problem.horizon - problem.rounds
-    most = min(slack + 1, _FEWER_ENDS if many else _MOST_ENDS)
+    cells = len(problem.fleet) * problem.horizon
+    most = min(slack + 1, _FEWER_ENDS if many else max(_FEWER_ENDS, min(_MOST_ENDS, _LOOKED_CELLS // cells)))
     ends = sorted({round(s) for s in np.linspace(0, slack, most)}) if end is None else [end]
-    seen = _search(problem.with_settings(recall=0), ends)
-    with contextlib.suppress(InfeasibleError):
-        seen += _search(problem.with_settings(recall=RECALL), ends)
+    look = _Look(problem=problem, ends=ends, progress=progress)
+    seen = look.all()
     # The greedy's schedule may differ from the solver's in a slot that matters, so the solver's schedules decide.
     slow = many or solver == "milp" or problem.coupled
     finalists = sorted(seen, key=lambda one: one.rank)[: 1 if slow else _FINALISTS]
     solved = [
-        spend(plan(one.plan.problem, end=one.plan.end, solver=solver, gap=gap, time_limit_s=time_limit_s))
+        spend(optimise(one.plan.problem, end=one.plan.end, solver=solver, gap=gap, time_limit_s=time_limit_s))
         for one in finalists
     ]
     best = min((_Looked(plan=one, quality=quality(one)) for one in solved), key=lambda one: one.rank)
@@ -239,33 +247,69 @@ def spend(made: Plan) -> Plan:
     return replace(made, packed=more.packed, objective=more.objective, upper_bound=bound)
 
 
-def _search(problem: Problem, ends: Sequence[int]) -> list[_Looked]:
-    """Return schedules for every end time with the first window and alpha, and for the best with the others."""
-    seen = _look(problem, FINE_TUNES[0], ALPHAS[0], ends)
-    best = sorted(seen, key=lambda one: one.rank)[: 1 if len(problem.fleet) >= _MANY else _BEST_ENDS]
-    for fine_tune, alpha in list(product(FINE_TUNES, ALPHAS))[1:]:
-        if fine_tune <= problem.horizon:
-            # A longer window may exceed the budget or include an unavailable client.
-            with contextlib.suppress(InfeasibleError):
-                seen += _look(problem, fine_tune, alpha, [one.plan.end for one in best])
-    return seen
+@dataclass(kw_only=True)
+class _Look:
+    """The schedules that are compared, and how many of them are made."""
 
+    problem: Problem
+    ends: Sequence[int]
+    progress: Progress | None
+    began: float = field(default_factory=time.perf_counter)
+    made: int = 0
 
-def _look(problem: Problem, fine_tune: int, alpha: Alpha, ends: Sequence[int]) -> list[_Looked]:
-    """Return a schedule for each feasible end time; if none is, raise the error with the smallest sufficient budget."""
-    variant = problem.with_settings(fine_tune=fine_tune, alpha=alpha)
-    seen: list[_Looked] = []
-    refused: InfeasibleError | None = None
-    for end in ends:
+    def all(self) -> list[_Looked]:
+        """Return schedules for all values of the settings that are free; after Ctrl-C, those made until then."""
+        seen: list[_Looked] = []
+        problem = self.problem
+        recalls = (0, RECALL) if "recall" in problem.free else (problem.recall,)
         try:
-            found = plan(variant, end=end, solver="greedy")
-        except InfeasibleError as error:
-            refused = _cheaper(refused, error)
-        else:
-            seen.append(_Looked(plan=found, quality=quality(found)))
-    if not seen and refused is not None:
-        raise refused
-    return seen
+            self._search(_chosen(problem, recall=recalls[0]), seen)
+            for recall in recalls[1:]:
+                with contextlib.suppress(InfeasibleError):
+                    self._search(_chosen(problem, recall=recall), seen)
+        except KeyboardInterrupt:
+            if not seen:
+                raise
+        return seen
+
+    def _search(self, problem: Problem, seen: list[_Looked]) -> None:
+        """Add schedules for every end time with the first window and alpha, and for the best with the others."""
+        windows = FINE_TUNES if "fine_tune" in problem.free else (problem.fine_tune,)
+        alphas = ALPHAS if "alpha" in problem.free else (problem.alpha,)
+        settings = list(product(windows, alphas))
+        first = len(seen)
+        self._look(problem, *settings[0], self.ends, seen)
+        few = len(self.ends) < _MOST_ENDS and len(problem.fleet) * problem.horizon * _MOST_ENDS > _LOOKED_CELLS
+        count = 1 if len(problem.fleet) >= _MANY else _FEW_BEST if few else _BEST_ENDS
+        best = sorted(seen[first:], key=lambda one: one.rank)[:count]
+        for fine_tune, alpha in settings[1:]:
+            if fine_tune <= problem.horizon:
+                # A longer window may exceed the budget or include an unavailable client.
+                with contextlib.suppress(InfeasibleError):
+                    self._look(problem, fine_tune, alpha, [one.plan.end for one in best], seen)
+
+    def _look(self, problem: Problem, fine_tune: int, alpha: Alpha, ends: Sequence[int], seen: list[_Looked]) -> None:
+        """Add a schedule for each feasible end time; if none is, raise the error with the smallest sufficient budget."""
+        variant = _chosen(problem, fine_tune=fine_tune, alpha=alpha)
+        refused: InfeasibleError | None = None
+        before = len(seen)
+        for end in ends:
+            try:
+                found = optimise(variant, end=end, solver="greedy")
+            except InfeasibleError as error:
+                refused = _cheaper(refused, error)
+            else:
+                seen.append(_Looked(plan=found, quality=quality(found)))
+            self.made += 1
+            if self.progress is not None:
+                self.progress(Done(seconds=time.perf_counter() - self.began, schedules=self.made))
+        if len(seen) == before and refused is not None:
+            raise refused
+
+
+def _chosen(problem: Problem, **settings: Any) -> Problem:
+    """Return the problem with chosen settings, which stay free."""
+    return problem.with_settings(free=problem.free, **settings)
 
 
 def _cheaper(one: InfeasibleError | None, other: InfeasibleError) -> InfeasibleError:

@@ -30,7 +30,7 @@ MEMORY_DTYPES = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """The choices of `plan(.., auto=True)`: how to train the plan, and why."""
+    """The choices of `plan(.., planner="auto")`: how to train the plan, and why."""
 
     aggregator: str
     """Aggregator as `train` takes it, with its parameter."""
@@ -63,8 +63,12 @@ class Plan(Viewed):
     """For alpha = "max-min": the least utility of any client, kg, which comes first."""
     levels: NDArray[np.uint8] | None = None
     """[client, slot], number of the level at which a client trains, 0 for full power; None: always full power."""
+    lower_bound_kg: float | None = None
+    """With the goal "work": no schedule with these rounds emits less; `gap` is then the distance in kg. Else None."""
+    budget_limit_kg: float | None = None
+    """With the goal "enough": the budget that was given as a limit; the problem's is what was bought. Else None."""
     recommended: Recommendation | None = None
-    """How to train it; None unless the plan was made with `auto=True`."""
+    """How to train it; None unless the plan was made with the planner "auto"."""
 
     def __repr__(self) -> str:
         """Show the certificate, the emissions and the schedule in three lines."""
@@ -95,6 +99,13 @@ class Plan(Viewed):
     @property
     def message(self) -> str:
         """Return the status as a sentence."""
+        if self.lower_bound_kg is not None:
+            if self.status == "optimal":
+                return "Least carbon: no schedule with the rounds asked for emits less."
+            return (
+                f"Holds the rounds asked for, within {self.gap:.2g} of the least carbon: none emits less than "
+                f"{self.lower_bound_kg:.6g} kg; a smaller gap can be asked for (gap, time_limit_s)."
+            )
         if self.status == "optimal":
             return "Optimal: no schedule within the budget has a larger objective."
         hints = {

@@ -14,7 +14,7 @@ import numpy as np
 from slackwater.errors import DataError, InfeasibleError, ScenarioError, SlackwaterError
 from slackwater.planning.exact import BUDGET_ROUNDING, Found, search
 from slackwater.planning.plan import Plan
-from slackwater.planning.problem import Alpha, Problem
+from slackwater.planning.problem import DEFAULTS, Alpha, Planner, Problem
 from slackwater.units import iso
 
 Solver = Literal["exact", "greedy", "milp"]
@@ -23,8 +23,21 @@ DEFAULT_GAP = 1e-3
 _ROUNDING = 1e-14
 """Relative rounding of the sum of f over clients."""
 _SAME_MONEY = 1e-9
-Progress = Callable[[float, float], None]
-"""Called with the seconds since the start and the gap proved so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What a long search has done so far."""
+
+    seconds: float
+    """Since its start."""
+    gap: float | None = None
+    """Gap proved so far, where clients are tied together."""
+    schedules: int | None = None
+    """Schedules compared so far by the planner "auto"."""
+
+
+Progress = Callable[[Done], None]
 
 
 def plan(
@@ -34,12 +47,15 @@ def plan(
     solver: Solver = "exact",
     gap: float = DEFAULT_GAP,
     time_limit_s: float = 60.0,
-    auto: bool = False,
+    planner: Planner | None = None,
     progress: Progress | None = None,
 ) -> Plan:
-    """Return the best schedule of a problem, with a proof of how good it is.
+    """Return a schedule for a problem, with a proof of how good it is.
 
-    Ctrl-C during a search over tied clients returns the best plan so far, if there is one.
+    The planner "auto" chooses the end time, and every setting that the problem leaves free, by how well the schedule
+    should train. The planner "paper" maximises the paper's objective; see `optimise`.
+
+    Ctrl-C returns the best plan so far, if there is one.
 
     Args:
         problem: Clients, intensity, budget and settings.
@@ -49,13 +65,46 @@ def plan(
             the optimum. "milp" leaves the choice to HiGHS.
         gap: Relative gap at which a search over tied clients may end; 0 searches for a proof of the optimum.
         time_limit_s: Time limit of a search over tied clients, seconds; the best plan so far is returned with its gap.
-        auto: Choose s, `fine_tune`, `recall`, `alpha` and the aggregator by how well the schedule would train; see
-            `Plan.recommended`.
-        progress: Called with the seconds since the start and the gap proved so far, while tied clients are planned.
+        planner: "auto" or "paper". Default: the problem's. `Plan.recommended` says what "auto" chose, and why.
+        progress: Called with what is done so far, in a long search.
 
     Raises:
         InfeasibleError: No schedule fits; the error has the least sufficient budget, kg.
     """
+    if planner not in (None, *get_args(Planner)):
+        raise ScenarioError(f"planner must be 'auto' or 'paper', not {planner!r}.")
+    _check(problem, end, solver, gap, time_limit_s)
+    if problem.goal == "work":
+        from slackwater.planning.goals import plan_work
+
+        return plan_work(problem, end=end, gap=gap, time_limit_s=time_limit_s)
+    if problem.goal == "enough":
+        from slackwater.planning.goals import plan_enough
+
+        return plan_enough(
+            problem,
+            lambda one: plan(
+                one, end=end, solver=solver, gap=gap, time_limit_s=time_limit_s, planner=planner, progress=progress
+            ),
+        )
+    if (planner or problem.planner) == "paper":
+        return optimise(_paper(problem), end=end, solver=solver, gap=gap, time_limit_s=time_limit_s, progress=progress)
+    from slackwater.planning.auto import auto_plan
+
+    auto = problem.with_settings(planner="auto", free=problem.free) if problem.planner != "auto" else problem
+    return auto_plan(auto, end=end, solver=solver, gap=gap, time_limit_s=time_limit_s, progress=progress)
+
+
+def _paper(problem: Problem) -> Problem:
+    """Return the problem with the paper's values for all settings that are free."""
+    changes = {name: DEFAULTS[name] for name in problem.free if getattr(problem, name) != DEFAULTS[name]}
+    if problem.planner == "paper" and not changes:
+        return problem
+    return problem.with_settings(planner="paper", free=problem.free, **changes)
+
+
+def _check(problem: Problem, end: int | None, solver: Solver, gap: float, time_limit_s: float) -> None:
+    """Raise an error for an argument of `plan` that is out of range."""
     if solver not in get_args(Solver):
         raise ScenarioError(f"solver must be one of {', '.join(get_args(Solver))}, not {solver!r}.")
     slack = problem.horizon - problem.rounds
@@ -64,10 +113,24 @@ def plan(
     for name, value in (("time_limit_s", time_limit_s), ("gap", gap)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
             raise ScenarioError(f"{name} must be a number of at least 0, not {value!r}.")
-    if auto:
-        from slackwater.planning.auto import auto_plan
 
-        return auto_plan(problem, end=end, solver=solver, gap=gap, time_limit_s=time_limit_s)
+
+def optimise(
+    problem: Problem,
+    *,
+    end: int | None = None,
+    solver: Solver = "exact",
+    gap: float = DEFAULT_GAP,
+    time_limit_s: float = 60.0,
+    progress: Progress | None = None,
+) -> Plan:
+    """Return the schedule with the largest objective under the problem's settings; the arguments are those of `plan`.
+
+    Raises:
+        InfeasibleError: No schedule fits; the error has the least sufficient budget, kg.
+    """
+    _check(problem, end, solver, gap, time_limit_s)
+    slack = problem.horizon - problem.rounds
     began = time.perf_counter()
     ends = range(slack + 1) if end is None else [int(end)]
     if problem.coupled:
@@ -76,7 +139,9 @@ def plan(
         effort = Effort(
             gap=gap,
             deadline=began + time_limit_s,
-            report=None if progress is None else lambda _, so_far: progress(time.perf_counter() - began, so_far),
+            report=None
+            if progress is None
+            else lambda _, so_far: progress(Done(seconds=time.perf_counter() - began, gap=so_far)),
             first_look=solver == "greedy",
             milp=solver == "milp",
         )
@@ -214,7 +279,7 @@ def _row(problem: Problem, solver: Solver, gap: float, time_limit_s: float) -> W
         "synthetic": problem.traces.synthetic,
     }
     try:
-        best = plan(problem, solver=solver, gap=gap, time_limit_s=time_limit_s)
+        best = optimise(problem, solver=solver, gap=gap, time_limit_s=time_limit_s)
     except InfeasibleError as error:
         return WhatIf(
             **settings,  # type: ignore[arg-type]

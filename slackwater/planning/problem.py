@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -223,6 +224,14 @@ class Costs:
 
 
 Window = Literal["all", "available"]
+Goal = Literal["budget", "work", "enough"]
+DEFAULT_ENOUGH_SHARE = 0.02
+"""Least share by which the predicted error must fall for 10 % more budget, by default."""
+Planner = Literal["auto", "paper"]
+CHOSEN: Any = None
+"""Default of the settings that the planner "auto" chooses."""
+DEFAULTS: Mapping[str, Any] = {"fine_tune": 1, "recall": 0, "alpha": 0.1}
+"""The paper's values of these settings, used until a plan chooses others."""
 NETWORK_KWH_PER_GB = 0.01
 """Electricity of sending 1 GB over fixed networks. Aslan et al. (2018, doi:10.1111/jiec.12630) estimate 0.06 kWh/GB for
 2015, halving about every two years: 0.01 kWh/GB is that trend in 2020. docs/concepts/planning.md has its limits."""
@@ -264,16 +273,32 @@ class Problem:
     clients: Sequence[Client] | Fleet
     traces: Traces
     rounds: int
-    budget_kg: float
+    budget_kg: float = math.inf
+    """Most that the run may emit, kg. May be left out with the goal "work": then it is the answer."""
     slack: int | None = None
     """Extra slots. Default: from the `deadline`, or 0."""
     deadline: str | datetime | None = None
     """Time by which the run must end; replaces `slack`."""
-    fine_tune: int = 1
-    recall: int = 0
-    """Slots before the window in which every available client trains at least once, so that none is forgotten; 0: off."""
-    alpha: Alpha = 0.1
-    """In (0, 1], or "log" (proportional fairness), or "max-min" ("max-min:0.5" names the alpha above the level)."""
+    goal: Goal = "budget"
+    """"budget": the best training in the budget; "work": given rounds at the least carbon; "enough": stop when more helps little."""
+    rounds_each: int | None = None
+    """Rounds for every client, window included; with the goal "work"."""
+    rounds_total: int | None = None
+    """Client-rounds of all clients together, window included; with the goal "work", instead of `rounds_each`."""
+    enough_share: float = DEFAULT_ENOUGH_SHARE
+    """With the goal "enough": 10 % more budget must lower the predicted error by at least this share."""
+    fine_tune: int = CHOSEN
+    """Length of the window. None: the planner chooses it; the paper's is 1."""
+    recall: int = CHOSEN
+    """Slots before the window in which every available client trains at least once, so that none is forgotten; 0: off.
+    None: the planner chooses it; the paper's is 0."""
+    alpha: Alpha = CHOSEN
+    """In (0, 1], or "log" (proportional fairness), or "max-min" ("max-min:0.5" names the alpha above the level).
+    None: the planner chooses it; the paper's is 0.1."""
+    planner: Planner = "auto"
+    """"auto" chooses s and every setting in `free` by how well the schedule should train; "paper" maximises the objective."""
+    free: frozenset[str] = frozenset()
+    """Which of `fine_tune`, `recall` and `alpha` the planner may choose: those that were None."""
     start: str | datetime | None = None
     """Start of the first slot. Default: the start of the traces."""
     time_zone: str = "UTC"
@@ -320,6 +345,14 @@ class Problem:
         put(self, "start", _moment("start", self.start) if self.start is not None else self.traces.start)
         time_zone(self.time_zone)  # an unknown one is an error now
         put(self, "rounds", _whole("rounds", self.rounds, least=1))
+        if self.planner not in get_args(Planner):
+            raise ScenarioError(f"planner must be 'auto' or 'paper', not {self.planner!r}.")
+        unset = {name for name in DEFAULTS if getattr(self, name) is None}
+        put(self, "free", frozenset(self.free) | unset)
+        if unknown := self.free - DEFAULTS.keys():
+            raise ScenarioError(f"A planner cannot choose {min(unknown)!r}; it chooses {', '.join(DEFAULTS)}.")
+        for name in unset:
+            put(self, name, DEFAULTS[name])
         put(self, "fine_tune", _whole("fine_tune", self.fine_tune, least=0))
         put(self, "recall", _whole("recall", self.recall, least=0))
         if self.deadline is not None:
@@ -330,8 +363,11 @@ class Problem:
                 f"The fine-tuning window of {self.fine_tune} slots is longer than the horizon of {self.horizon} "
                 f"(rounds + slack). Shorten fine_tune or add slack."
             )
-        if not is_finite_number(self.budget_kg) or self.budget_kg <= 0:
-            raise ScenarioError(f"budget_kg must be a number above 0, in kg, not {self.budget_kg!r}.")
+        self._check_goal()
+        answer = self.goal == "work" and self.budget_kg == math.inf
+        if not answer and (not is_finite_number(self.budget_kg) or self.budget_kg <= 0):
+            hint = ' Only goal = "work" finds it by itself.' if self.budget_kg == math.inf else ""
+            raise ScenarioError(f"budget_kg must be a number above 0, in kg, not {self.budget_kg!r}.{hint}")
         put(self, "budget_kg", float(self.budget_kg))
         if self.round_minutes is not None:
             if not is_finite_number(self.round_minutes) or not 0 < self.round_minutes <= self.traces.slot_minutes:
@@ -409,12 +445,13 @@ class Problem:
     def with_settings(self, **settings: Any) -> Problem:
         """Return the problem with some settings changed (`budget_kg`, `alpha`, `slack`, `fine_tune`, ..).
 
-        Slack and deadline replace each other.
+        Slack and deadline replace each other. A setting that is given is no longer free; None frees it again.
         """
         known = [field.name for field in fields(self)]
         for key in settings:
             if key not in known:
                 raise ScenarioError(f"A problem has no setting {key!r}; {unknown_key(key, known)}")
+        settings.setdefault("free", self.free - settings.keys())
         if settings.get("slack") is not None:
             settings.setdefault("deadline", None)
         elif settings.get("deadline", self.deadline) is not None:
@@ -564,6 +601,27 @@ class Problem:
             if not is_finite_number(value) or value < 0:
                 raise ScenarioError(f"{name} must be a number of at least 0, not {value!r}.")
 
+    def _check_goal(self) -> None:
+        put = object.__setattr__
+        if self.goal not in ("budget", "work", "enough"):
+            raise ScenarioError(f"goal must be 'budget', 'work' or 'enough', not {self.goal!r}.")
+        for name in ("rounds_each", "rounds_total"):
+            if getattr(self, name) is None:
+                continue
+            put(self, name, _whole(name, getattr(self, name), least=1))
+            if self.goal != "work":
+                raise ScenarioError(f'{name} needs goal = "work". Set the goal, or leave {name} out.')
+        if self.goal == "work" and (self.rounds_each is None) == (self.rounds_total is None):
+            raise ScenarioError(
+                'goal = "work" needs rounds_each (rounds for every client) or rounds_total (client-rounds of all). '
+                + ("Give one of them." if self.rounds_each is None else "Give one of them, not both.")
+            )
+        if not is_finite_number(self.enough_share) or not 0 < self.enough_share < 1:
+            raise ScenarioError(f"enough_share must be a number above 0 and below 1, not {self.enough_share!r}.")
+        put(self, "enough_share", float(self.enough_share))
+        if self.enough_share != DEFAULT_ENOUGH_SHARE and self.goal != "enough":
+            raise ScenarioError('enough_share needs goal = "enough". Set the goal, or leave enough_share out.')
+
     def _check_quorum(self) -> None:
         if self.min_parallel is None:
             return
@@ -695,7 +753,7 @@ class Problem:
 
 _NOT_SETTINGS = {
     "clients", "traces", "budget_kg", "server", "server_kg", "available", "earned_kg", "trained_ago", "up_before", "g_max_kg",
-    "reported_by", "price",
+    "reported_by", "price", "free",
 }  # fmt: skip
 SETTINGS = tuple(one.name for one in fields(Problem) if one.name not in _NOT_SETTINGS)
 """Fields that are keys of the scenario file with the same name, in plain types; the plan file stores them unchanged."""

@@ -23,7 +23,7 @@ from slackwater.intensity.prices import Prices
 from slackwater.intensity.traces import Factor, Provenance, Traces
 from slackwater.planning.fleet import NO_LIMIT, Fleet, Level
 from slackwater.planning.plan import Plan, Recommendation
-from slackwater.planning.problem import SETTINGS, Problem, Server
+from slackwater.planning.problem import DEFAULT_ENOUGH_SHARE, SETTINGS, Problem, Server
 from slackwater.units import iso, utc
 
 FORMAT = 3
@@ -35,8 +35,11 @@ that holds it.
 """
 _FIRST_SETTINGS = ("rounds", "fine_tune", "alpha", "round_minutes", "window", "max_parallel")
 """Settings in every plan file. Settings added later keep their defaults when an older file is read."""
-_IF_USED = {"time_zone": "UTC", "min_parallel": None, "price_weight": 0.0, "budget_money": None}
+_IF_USED = {"planner": "paper", "time_zone": "UTC", "min_parallel": None, "price_weight": 0.0, "budget_money": None,
+            "goal": "budget", "rounds_each": None, "rounds_total": None, "enough_share": DEFAULT_ENOUGH_SHARE}  # fmt: skip
 """Settings that are written only if they differ from this default, so that other plans keep their text."""
+_OF_GOALS = ("lower_bound_kg", "budget_limit_kg")
+"""Fields of a plan that only some goals have."""
 _READABLE = 100_000
 """Arrays with more entries than this are packed."""
 LIMIT_VARIABLE = "SLACKWATER_MAX_PLAN_MB"
@@ -77,6 +80,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "upper_bound": plan.upper_bound,
         "gap": plan.gap,
         "level": plan.level,
+        **{name: value for name in _OF_GOALS if (value := getattr(plan, name)) is not None},
         "emissions_kg": plan.emissions_kg,
         "emissions_by_cause_kg": plan.emissions.by_cause_kg,
         **_money(plan),
@@ -163,6 +167,8 @@ def _settings(problem: Problem) -> dict[str, Any]:
         stored[name] = getattr(problem, name)
         if name == "start":  # in this place since the first version of the format
             stored["slot_minutes"] = problem.traces.slot_minutes
+    if problem.free:
+        stored["free"] = sorted(problem.free)
     return stored | {
         "slack": problem.horizon - problem.rounds,
         "deadline": problem.deadline and iso(utc(problem.deadline)),
@@ -402,6 +408,7 @@ def _plan(data: dict[str, Any], unpacking: _Unpacking) -> Plan:
         solver=data["solver"],
         level=None if data["level"] is None else _number(data, "level"),
         levels=levels,
+        **{name: _number(data, name) for name in _OF_GOALS if data.get(name) is not None},
         recommended=_recommendation(data.get("recommended")),  # older plans have none
     )
 
@@ -438,11 +445,13 @@ def _problem(
         budget_kg=data["budget_kg"],
         slack=None if settings["deadline"] else settings["slack"],
         deadline=settings["deadline"],
-        **{
+        **{"planner": _IF_USED["planner"]}
+        | {
             name: settings[name]
             for name in SETTINGS
             if name in _FIRST_SETTINGS or (name in settings and name not in own)
         },
+        free=frozenset(_texts(settings.get("free", []), "free")),
         server=Server(**server) if server else None,
         server_kg=unpacking.array(server_kg, (_length(server_kg),)) if server_kg else None,
         available=available,

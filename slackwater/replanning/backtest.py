@@ -252,7 +252,7 @@ def backtest(
         raise ScenarioError(f"lag is {lag}; actuals cannot be known before their slot has ended (0).")
     began = time.perf_counter()
     settings = settings or Settings()
-    best = oracle or plan(problem)
+    best = oracle or plan(problem, planner="paper")
     if replayed is None and settings.reserve:
         replayed = past_plans_before(problem, actuals, forecaster, lag=lag)
     asked = without_intensity(problem)

@@ -381,21 +381,20 @@ class SlotDecision(Headroom):
     def _solved(self, budget_kg: float, *, quick: bool = False) -> RemainingPlan | None:
         if budget_kg <= 0:
             return None
+        chosen = self.settings.end
         for limits in (True, False):
-            rest = solve(
-                remaining_problem(
-                    self.problem,
-                    self.past,
-                    slot=self.slot,
-                    budget_kg=budget_kg,
-                    window_slots=self.state.window_slots,
-                    expected=self.expected.traces(),
-                    g_max_kg=self.g_max,
-                    limits=limits,
-                ),
-                self._in_vain[self.slot :],
-                quick=quick,
+            asked = remaining_problem(
+                self.problem,
+                self.past,
+                slot=self.slot,
+                budget_kg=budget_kg,
+                window_slots=self.state.window_slots,
+                expected=self.expected.traces(),
+                g_max_kg=self.g_max,
+                limits=limits,
             )
+            end = None if chosen is None else self.problem.rounds + chosen - self.slot - asked.rounds
+            rest = solve(asked, self._in_vain[self.slot :], quick=quick, end=end)
             if rest is not None or not (self.problem.fleet.min_slots.any() or self.problem.recall):
                 return rest
         return None

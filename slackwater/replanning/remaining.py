@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -134,8 +135,12 @@ def remaining_problem(
     )
 
 
-def solve(rest: Problem, in_vain_kg: NDArray[np.float64] | None = None, *, quick: bool = False) -> RemainingPlan | None:
+def solve(
+    rest: Problem, in_vain_kg: NDArray[np.float64] | None = None, *, quick: bool = False, end: int | None = None
+) -> RemainingPlan | None:
     """Return a schedule for the rest, over promising end times only; None if none fits.
+
+    `end` is tried first, and kept if a schedule fits.
 
     Clients that are not tied get a greedy schedule, tied ones a search to a small gap; with `quick` it ends with the first
     schedule that it finds.
@@ -144,10 +149,14 @@ def solve(rest: Problem, in_vain_kg: NDArray[np.float64] | None = None, *, quick
     and makes re-planning fast. `in_vain_kg` [slot] is the unused margin of a window slot: its bound less its emissions.
     It counts as a cost of the window here.
     """
-    ends = promising_ends(rest, in_vain_kg)
-    try:
-        found = search_tied(rest, ends, _effort(rest, quick=quick)) if rest.coupled else search(rest, ends, greedy=True)
-    except InfeasibleError:
+    kept = [[end]] if end is not None and 0 <= end <= rest.horizon - rest.rounds else []
+    for ends in (*kept, promising_ends(rest, in_vain_kg)):
+        with contextlib.suppress(InfeasibleError):
+            found = (
+                search_tied(rest, ends, _effort(rest, quick=quick)) if rest.coupled else search(rest, ends, greedy=True)
+            )
+            break
+    else:
         return None
     before = found.stage.before
     matrix = np.unpackbits(found.packed, axis=1, count=rest.horizon).astype(bool)

@@ -26,6 +26,8 @@ class Settings:
     """Factor of the upper bound on the largest rise and the highest level seen."""
     lookback_days: int = 28
     """Days of actuals that the upper bound uses."""
+    end: int | None = None
+    """End time s that re-planning keeps as long as a schedule fits, as the planner "auto" chose it. None: chosen again."""
 
     def __post_init__(self) -> None:
         if self.replan_slots is not None and self.replan_slots < 1:

@@ -132,11 +132,11 @@ def test_a_rehearsal_trains_a_built_in_task(here: Path) -> None:
 def test_a_rehearsal_takes_the_plans_aggregator_and_auto_chooses_the_plan(here: Path, engine: list[Any]) -> None:
     assert call("rehearse", "scenario.toml", "--app", "app", "--out", "usual").exit_code == 0
     assert load_settings(here / "usual").aggregator == DEFAULT_AGGREGATOR
-    assert call("rehearse", "scenario.toml", "--app", "app", "--auto", "--out", "auto").exit_code == 0
+    assert call("rehearse", "scenario.toml", "--app", "app", "--planner", "auto", "--out", "auto").exit_code == 0
     chosen = Plan.load(here / "auto" / "plan.json")
     assert chosen.recommended is not None
     assert load_settings(here / "auto").aggregator == chosen.recommended.aggregator
-    told = ("rehearse", "scenario.toml", "--app", "app", "--auto", "--aggregator", "fedavg", "--out", "told")
+    told = ("rehearse", "scenario.toml", "--app", "app", "--planner", "auto", "--aggregator", "fedavg", "--out", "told")
     assert call(*told).exit_code == 0
     assert load_settings(here / "told").aggregator == "fedavg"
 

@@ -96,8 +96,8 @@ SCENARIOS: dict[str, tuple[str, tuple[str, ...]]] = {
     "max_parallel and server": (small("max_parallel = 2", sections=SERVER), ()),
     "max_parallel of many": (wide("max_parallel = 3"), ()),
     "recall": (wide("recall = 12"), ()),
-    "auto": (small(), ("--auto",)),
-    "auto of many": (wide(), ("--auto",)),
+    "auto": (small(), ("--planner", "auto",)),
+    "auto of many": (wide(), ("--planner", "auto",)),
     "idle power": (small(client="idle_w = 40", second="idle_w = 25\npue = 1.4"), ()),
     "availability": (
         small(client='unavailable = ["sat-sun 02:00-04:00"]', second='unavailable = ["2022-01-01T05:00Z/2022-01-01T07:00Z"]'),
@@ -258,7 +258,7 @@ def outputs() -> tuple[dict[str, Any], dict[str, Any]]:
     Path("w.toml").write_text(wide(NETWORK))
     calls: dict[str, tuple[object, ...]] = {
         "plan": ("plan", "s.toml"),
-        "plan --auto": ("plan", "s.toml", "--auto"),
+        "plan --planner auto": ("plan", "s.toml", "--planner", "auto"),
         "plan of many": ("plan", "w.toml", "--solver", "greedy"),
         "compare": ("compare", "s.toml", "--alpha", "0.1,1,log", "--slack", "2,6", "--budget", "0.7,0.9,0.01"),
         "savings": ("savings", "--zones", "FR,DE,IE", "--hours", 10, "--slack", 20, "--starts", 5),
@@ -366,7 +366,7 @@ def runs() -> tuple[dict[str, Any], dict[str, Any]]:
             "--partition", "shards", "--seed", 3, *QUICK,
         ),
         "rehearse": ("rehearse", "s.toml"),
-        "rehearse many": ("rehearse", "many.toml", "--forecast", "persistence", "--replan", "2h", "--auto"),
+        "rehearse many": ("rehearse", "many.toml", "--forecast", "persistence", "--replan", "2h", "--planner", "auto"),
         "rehearse without re-planning": ("rehearse", "many.toml", "--replan", "never"),
         **{
             f"aggregator {name}": ("train", "s_plan/plan.json", "--aggregator", name, "--no-baseline", *QUICK)

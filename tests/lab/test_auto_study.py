@@ -1,4 +1,4 @@
-"""The studies of `plan --auto` on the smallest of what they do, and their fast trainer against `slackwater.train`."""
+"""The studies of `plan --planner auto` on the smallest of what they do, and their fast trainer against `slackwater.train`."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def problem(budget_kg: float = 0.5, slack: int = 30, **settings: object) -> sw.P
 
 @pytest.fixture(scope="module")
 def made() -> sw.Plan:
-    return sw.plan(problem(), auto=True)
+    return sw.plan(problem(), planner="auto")
 
 
 def test_the_choice_is_kept_with_the_plan(made: sw.Plan, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_everybody_is_recalled_where_that_promises_more() -> None:
     zones = ["DE", "IE", "BE", "SE-SE3"]
     traces = sw.load_traces(zones=zones, start="2026-01-10T00:00Z", hours=130)
     clients = [sw.Client(name=zone, zone=zone, power_w=300) for zone in zones]
-    made = sw.plan(sw.Problem(clients=clients, traces=traces, rounds=4, slack=100, budget_kg=4.0), auto=True)
+    made = sw.plan(sw.Problem(clients=clients, traces=traces, rounds=4, slack=100, budget_kg=4.0), planner="auto")
     assert made.problem.recall == auto.RECALL
     assert made.matrix[:, made.before - auto.RECALL : made.before].any(axis=1).all()
     assert made.recommended is not None
@@ -120,25 +120,25 @@ def test_the_plan_is_the_solvers_own_for_what_was_chosen(made: sw.Plan) -> None:
 
 
 def test_it_is_the_same_each_time(made: sw.Plan) -> None:
-    again = sw.plan(problem(), auto=True)
+    again = sw.plan(problem(), planner="auto")
     assert np.array_equal(again.packed, made.packed)
     assert again.recommended == made.recommended
 
 
 def test_an_end_that_is_given_is_kept() -> None:
-    assert sw.plan(problem(), auto=True, end=7).end == 7
+    assert sw.plan(problem(), planner="auto", end=7).end == 7
 
 
 def test_a_budget_that_pays_no_window_is_refused_with_the_least_that_would_do() -> None:
     with pytest.raises(sw.InfeasibleError) as refused:
-        sw.plan(problem(budget_kg=0.001), auto=True)
+        sw.plan(problem(budget_kg=0.001), planner="auto")
     least = refused.value.least_budget_kg
     assert least is not None
-    assert sw.plan(problem(budget_kg=least * (1 + 1e-9)), auto=True).recommended is not None
+    assert sw.plan(problem(budget_kg=least * (1 + 1e-9)), planner="auto").recommended is not None
 
 
 def test_clients_tied_together_are_planned_too() -> None:
-    tied = sw.plan(problem(slack=6, max_parallel=2), auto=True, solver="greedy")
+    tied = sw.plan(problem(slack=6, max_parallel=2), planner="auto", solver="greedy")
     assert tied.recommended is not None
     assert tied.matrix[:, : tied.before].sum(axis=0).max() <= 2
 

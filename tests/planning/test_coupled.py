@@ -24,9 +24,9 @@ def test_within_its_bound_and_nothing_left_that_fits(small: Small) -> None:
     best, problem = small.best(), problem_of(small)
     if best is None:
         with pytest.raises(sw.InfeasibleError):
-            sw.plan(problem, solver="greedy")
+            sw.plan(problem, solver="greedy", planner="paper")
         return
-    plan = sw.plan(problem, solver="greedy")
+    plan = sw.plan(problem, solver="greedy", planner="paper")
     scale = max(1.0, abs(best.objective))
     if small.alpha == "max-min":
         assert plan.level is not None
@@ -58,7 +58,7 @@ def test_least_slots_that_cheapest_first_would_miss() -> None:
     problem = Problem.from_costs(
         g, rounds=2, fine_tune=0, budget_kg=2.6, available=available, min_slots=1, max_parallel=1, slack=0
     )
-    plan = sw.plan(problem, solver="greedy")
+    plan = sw.plan(problem, solver="greedy", planner="paper")
     assert plan.matrix.tolist() == [[False, True], [True, False]]
 
 
@@ -68,20 +68,22 @@ def test_least_slots_share_a_server_when_only_that_fits() -> None:
     problem = Problem.from_costs(
         g, rounds=2, fine_tune=0, budget_kg=3.85, min_slots=1, server_kg=[1.0, 1.0, 1.0], alpha=0.5
     )
-    plan = sw.plan(problem, solver="greedy")
+    plan = sw.plan(problem, solver="greedy", planner="paper")
     assert plan.matrix.tolist() == [[False, True], [False, True]]
 
 
 def test_max_min_raises_whoever_has_least() -> None:
     g = np.array([[0.1] * 6 + [1.0], [0.9] * 6 + [1.0]])
     problem = Problem.from_costs(g, rounds=6, slack=1, fine_tune=0, budget_kg=5.6, alpha="max-min", max_parallel=1)
-    plan = sw.plan(problem, solver="greedy", end=1)
+    plan = sw.plan(problem, solver="greedy", end=1, planner="paper")
     assert plan.level == pytest.approx(0.5), "five slots for the dear client, one for the other"
 
 
 def test_flat_trace_is_used() -> None:
     plan = sw.plan(
-        Problem.from_costs(np.full((3, 6), 0.5), rounds=6, budget_kg=2.0, fine_tune=0, max_parallel=2), solver="greedy"
+        Problem.from_costs(np.full((3, 6), 0.5), rounds=6, budget_kg=2.0, fine_tune=0, max_parallel=2),
+        solver="greedy",
+        planner="paper",
     )
     assert plan.matrix.sum() == 4
     assert plan.matrix.argmax(axis=1).min() == 0, "the earliest of equals"
@@ -92,6 +94,6 @@ def test_many_slots_are_quick() -> None:
     g = random.uniform(0.01, 0.2, (7, 190))
     problem = Problem.from_costs(g, rounds=190, budget_kg=0.3 * g.sum(), max_parallel=4, server_kg=np.full(190, 0.05))
     began = time.perf_counter()
-    plan = sw.plan(problem, solver="greedy", end=0)
+    plan = sw.plan(problem, solver="greedy", end=0, planner="paper")
     assert time.perf_counter() - began < 2.0, "it takes about 0.1 s on one core"
     assert plan.gap < 0.5

@@ -29,9 +29,9 @@ def test_equals_brute_force(small: Small) -> None:
     problem = problem_of(small)
     if best is None:
         with pytest.raises(sw.InfeasibleError):
-            sw.plan(problem)
+            sw.plan(problem, planner="paper")
         return
-    plan = sw.plan(problem)
+    plan = sw.plan(problem, planner="paper")
     scale = max(1.0, abs(best.objective))
     if small.alpha == "log":
         assert np.count_nonzero(plan.emissions.utility > 1e-12 * small.g.max()) == best.primary
@@ -55,9 +55,9 @@ def test_fixed_end_equals_brute_force(small: Small) -> None:
         best = small.best(range(end, end + 1))
         if best is None:
             with pytest.raises(sw.InfeasibleError):
-                sw.plan(problem, end=end)
+                sw.plan(problem, end=end, planner="paper")
         else:
-            plan = sw.plan(problem, end=end)
+            plan = sw.plan(problem, end=end, planner="paper")
             assert plan.end == end
             assert plan.objective == pytest.approx(best.objective, abs=1e-9 * max(1.0, abs(best.objective)))
 
@@ -68,7 +68,7 @@ def test_greedy_is_within_its_bound_and_leaves_nothing_that_fits(small: Small) -
     best = small.best()
     if best is None:
         return
-    plan = sw.plan(problem_of(small), solver="greedy")
+    plan = sw.plan(problem_of(small), solver="greedy", planner="paper")
     _assert_keeps_its_promises(small, plan)
     if small.alpha != "max-min":
         assert plan.upper_bound >= best.objective - 1e-9 * max(1.0, abs(best.objective))
@@ -83,10 +83,10 @@ def test_greedy_is_within_its_bound_and_leaves_nothing_that_fits(small: Small) -
 @pytest.mark.parametrize("alpha", [0.1, 0.001])
 def test_proved_on_the_papers_data_for_every_end(shared_data: Path, rounds: int, alpha: float) -> None:
     problem = paper_problem(shared_data, rounds, alpha)
-    joint = sw.plan(problem)
+    joint = sw.plan(problem, planner="paper")
     best = -np.inf
     for end in range(1, 151):
-        plan = sw.plan(problem, end=end)
+        plan = sw.plan(problem, end=end, planner="paper")
         assert plan.gap <= 1e-9
         assert plan.emissions_kg <= problem.budget_kg * (1 + 1e-12)
         best = max(best, plan.objective)
@@ -96,12 +96,14 @@ def test_proved_on_the_papers_data_for_every_end(shared_data: Path, rounds: int,
 
 def test_where_the_papers_objective_peaks(shared_data: Path) -> None:
     """The end times that `docs/concepts/planning.md` names; g_max over the whole horizon."""
-    assert sw.plan(paper_problem(shared_data, 3, 0.1)).end in (43, 44)
-    assert 136 <= sw.plan(paper_problem(shared_data, 10, 0.1)).end <= 139
+    assert sw.plan(paper_problem(shared_data, 3, 0.1), planner="paper").end in (43, 44)
+    assert 136 <= sw.plan(paper_problem(shared_data, 10, 0.1), planner="paper").end <= 139
 
 
 def test_a_flat_trace_is_still_used() -> None:
-    plan = sw.plan(sw.Problem.from_costs(np.full((3, 10), 0.1), rounds=2, slack=8, fine_tune=1, budget_kg=1.5))
+    plan = sw.plan(
+        sw.Problem.from_costs(np.full((3, 10), 0.1), rounds=2, slack=8, fine_tune=1, budget_kg=1.5), planner="paper"
+    )
     assert plan.objective == 0
     assert plan.matrix.sum() == 15
     assert plan.end == 3, "the earliest end at which the twelve slots beside the window can be had"
@@ -109,7 +111,7 @@ def test_a_flat_trace_is_still_used() -> None:
 
 def test_free_slots_are_all_taken() -> None:
     g = np.array([[0.0, 0.5, 0.0, 0.7], [0.6, 0.6, 0.6, 0.6]])
-    plan = sw.plan(sw.Problem.from_costs(g, rounds=1, slack=3, fine_tune=0, budget_kg=0.1))
+    plan = sw.plan(sw.Problem.from_costs(g, rounds=1, slack=3, fine_tune=0, budget_kg=0.1), planner="paper")
     assert plan.matrix.tolist() == [[True, False, True, False], [False, False, False, False]]
     assert plan.emissions_kg == 0
 
@@ -117,18 +119,18 @@ def test_free_slots_are_all_taken() -> None:
 def test_equal_clients_share_the_budget_evenly() -> None:
     """Clients with the same grid and power form one group; the odd slot goes to the first of them."""
     g = np.tile([0.1, 0.2, 0.3, 0.4], (5, 1))
-    plan = sw.plan(sw.Problem.from_costs(g, rounds=1, slack=3, fine_tune=0, alpha=0.1, budget_kg=0.71))
+    plan = sw.plan(sw.Problem.from_costs(g, rounds=1, slack=3, fine_tune=0, alpha=0.1, budget_kg=0.71), planner="paper")
     assert plan.matrix.sum(axis=1).tolist() == [2, 1, 1, 1, 1]
 
 
 def test_no_budget_for_the_window_says_what_would_do() -> None:
     g = np.array([[0.3, 0.1, 0.2], [0.3, 0.2, 0.2]])
     with pytest.raises(sw.InfeasibleError) as caught:
-        sw.plan(sw.Problem.from_costs(g, rounds=1, slack=2, fine_tune=1, budget_kg=0.29))
+        sw.plan(sw.Problem.from_costs(g, rounds=1, slack=2, fine_tune=1, budget_kg=0.29), planner="paper")
     assert caught.value.end == 1
     assert caught.value.least_budget_kg == pytest.approx(0.3)
     assert "at least 0.300000" in str(caught.value)
-    assert sw.plan(sw.Problem.from_costs(g, rounds=1, slack=2, fine_tune=1, budget_kg=0.3)).end == 1
+    assert sw.plan(sw.Problem.from_costs(g, rounds=1, slack=2, fine_tune=1, budget_kg=0.3), planner="paper").end == 1
 
 
 def test_an_unavailable_client_is_named() -> None:
@@ -138,8 +140,8 @@ def test_an_unavailable_client_is_named() -> None:
         np.full((2, 3), 0.1), rounds=1, slack=2, fine_tune=1, budget_kg=9, available=free, names=["here", "away"]
     )
     with pytest.raises(sw.InfeasibleError, match="'away' is not available in the window"):
-        sw.plan(problem)
-    plan = sw.plan(problem.with_settings(window="available"))
+        sw.plan(problem, planner="paper")
+    plan = sw.plan(problem.with_settings(window="available"), planner="paper")
     assert plan.matrix[0].all()
     assert not plan.matrix[1].any()
 

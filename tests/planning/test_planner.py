@@ -25,7 +25,7 @@ def problem(costs: np.ndarray = FALLING, **settings: Any) -> sw.Problem:
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_the_best_end_is_found(solver: Any) -> None:
-    plan = sw.plan(problem(budget_kg=0.5, alpha=1.0), solver=solver)
+    plan = sw.plan(problem(budget_kg=0.5, alpha=1.0), solver=solver, planner="paper")
     # s = 1: window 0.1 and slot 1 for 0.4, u = 0.4 + 0.1; s = 2: window 0.3 and slot 2 for 0.1, u = 0.2 + 0.4.
     assert plan.end == 2
     assert plan.matrix.tolist() == [[False, False, True, True]]
@@ -36,7 +36,7 @@ def test_the_best_end_is_found(solver: Any) -> None:
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_the_end_can_be_fixed(solver: Any) -> None:
-    plan = sw.plan(problem(budget_kg=0.5, alpha=1.0), end=np.int64(1), solver=solver)
+    plan = sw.plan(problem(budget_kg=0.5, alpha=1.0), end=np.int64(1), solver=solver, planner="paper")
     assert plan.end == 1
     assert plan.matrix.tolist() == [[False, True, True, False]]
 
@@ -44,23 +44,23 @@ def test_the_end_can_be_fixed(solver: Any) -> None:
 @pytest.mark.parametrize("end", [-1, 3, 1.0, "1", True])
 def test_an_end_outside_the_slack_is_refused(end: Any) -> None:
     with pytest.raises(sw.ScenarioError, match="end time s must be a whole number from 0 to the slack of 2, not"):
-        sw.plan(problem(), end=end)
+        sw.plan(problem(), end=end, planner="paper")
 
 
 def test_an_unknown_solver_is_refused() -> None:
     with pytest.raises(sw.ScenarioError, match="solver must be one of exact, greedy, milp, not 'gurobi'"):
-        sw.plan(problem(), solver="gurobi")  # type: ignore[arg-type]
+        sw.plan(problem(), solver="gurobi", planner="paper")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("limit", [-1, -0.001, float("nan"), True, "60", None])
 def test_a_time_limit_is_a_number_of_seconds(limit: Any) -> None:
     for solver in SOLVERS:
         with pytest.raises(sw.ScenarioError, match=f"time_limit_s must be a number of at least 0, not {limit!r}"):
-            sw.plan(problem(), solver=solver, time_limit_s=limit)
+            sw.plan(problem(), solver=solver, time_limit_s=limit, planner="paper")
 
 
-@pytest.mark.parametrize("auto", [False, True])
-def test_the_time_limit_and_the_gap_reach_the_search(auto: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("planner", ["paper", "auto"])
+def test_the_time_limit_and_the_gap_reach_the_search(planner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given = list[tuple[float, float]]()
     really = tied_search.search_tied
 
@@ -72,8 +72,8 @@ def test_the_time_limit_and_the_gap_reach_the_search(auto: bool, monkeypatch: py
 
     monkeypatch.setattr(tied_search, "search_tied", spied)
     one = problem(TWO, slack=3, max_parallel=1, fine_tune=0)
-    sw.plan(one, time_limit_s=75.0, gap=0.25, auto=auto)
-    sw.plan(one, auto=auto)
+    sw.plan(one, time_limit_s=75.0, gap=0.25, planner=planner)
+    sw.plan(one, planner=planner)
     assert given == [(75.0, 0.25), (60.0, 1e-3)]
 
 
@@ -93,7 +93,7 @@ def test_highs_never_has_more_than_what_is_left_of_the_time(
 
     monkeypatch.setattr(tied_search.time, "perf_counter", lambda: now)
     monkeypatch.setattr(highs.Model, "solve", counted)
-    sw.plan(problem(TWO, slack=3, alpha=alpha, **coupled), solver="milp", time_limit_s=12.0)
+    sw.plan(problem(TWO, slack=3, alpha=alpha, **coupled), solver="milp", time_limit_s=12.0, planner="paper")
     assert left or coupled  # tied clients may need no HiGHS
     assert all(0 < seconds <= rest for seconds, rest in left)
 
@@ -103,15 +103,15 @@ def test_too_small_a_budget_names_the_least_one_and_its_end(solver: Any) -> None
     with pytest.raises(
         sw.InfeasibleError, match=r"fits 0\.05 kg: at its cheapest \(s=1, .*budget_kg to at least 0\.1"
     ) as no:
-        sw.plan(problem(budget_kg=0.05), solver=solver)
+        sw.plan(problem(budget_kg=0.05), solver=solver, planner="paper")
     assert (no.value.least_budget_kg, no.value.end) == (pytest.approx(0.1), 1)
     assert no.value.least_budget_kg is not None
-    assert sw.plan(problem(budget_kg=no.value.least_budget_kg), solver=solver).end == 1
+    assert sw.plan(problem(budget_kg=no.value.least_budget_kg), solver=solver, planner="paper").end == 1
 
 
 def test_least_slots_count_in_the_least_budget() -> None:
     with pytest.raises(sw.InfeasibleError, match=r"min_slots, required") as no:
-        sw.plan(problem(budget_kg=0.05, min_slots=1))
+        sw.plan(problem(budget_kg=0.05, min_slots=1), planner="paper")
     # s = 0: 0.4 + 0.5; s = 1: 0.1 + 0.4; s = 2: 0.3 + 0.1
     assert (no.value.least_budget_kg, no.value.end) == (pytest.approx(0.4), 2)
 
@@ -121,17 +121,17 @@ def test_a_window_that_meets_an_absence_names_the_client(solver: Any) -> None:
     there = np.array([[True, True, False, True]])
     tight = problem(available=there, names=["lyon"])
     with pytest.raises(sw.InfeasibleError, match="s=1: client 'lyon' is not available in the window") as no:
-        sw.plan(tight, end=1, solver=solver)
+        sw.plan(tight, end=1, solver=solver, planner="paper")
     assert no.value.least_budget_kg is None
-    assert sw.plan(tight, solver=solver).end != 1
-    alone = sw.plan(problem(available=there, window="available"), end=1, solver=solver)
+    assert sw.plan(tight, solver=solver, planner="paper").end != 1
+    alone = sw.plan(problem(available=there, window="available"), end=1, solver=solver, planner="paper")
     assert not alone.matrix[0, 2]
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_least_slots_that_cannot_be_had_name_the_client(solver: Any) -> None:
     with pytest.raises(sw.InfeasibleError, match="client 'lyon' must get at least 4 slots") as no:
-        sw.plan(problem(min_slots=4, names=["lyon"]), solver=solver)
+        sw.plan(problem(min_slots=4, names=["lyon"]), solver=solver, planner="paper")
     assert no.value.exit_code == 3
 
 

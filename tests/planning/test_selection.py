@@ -26,9 +26,9 @@ def test_narrowing_agrees_with_listing_everything(
     monkeypatch: pytest.MonkeyPatch, alpha: float | str, classes: bool
 ) -> None:
     problem = _problem(3000, alpha, classes=classes)
-    listed = sw.plan(problem, end=100)
+    listed = sw.plan(problem, end=100, planner="paper")
     monkeypatch.setattr(selection, "_MOST_ITEMS", 20_000)
-    narrowed = sw.plan(problem, end=100)
+    narrowed = sw.plan(problem, end=100, planner="paper")
     # Above a max-min level little is left to choose, so that one slot weighs more.
     allowed = 1e-5 if alpha == "max-min" else 1e-6
     assert listed.gap <= allowed
@@ -43,7 +43,7 @@ def test_many_equal_clients_are_one_group() -> None:
     fleet = sw.Fleet.of(["FR"] * 50_000, power_w=300.0)
     problem = sw.Problem(clients=fleet, traces=traces, rounds=10, slack=50, budget_kg=1.0)
     problem = problem.with_settings(budget_kg=0.1 * 60 * 50_000 * float(problem.costs.dense(slice(1)).mean()))
-    plan = sw.plan(problem, end=50)
+    plan = sw.plan(problem, end=50, planner="paper")
     counts = np.unique(plan.slots_per_client)
     assert plan.gap <= 1e-6
     assert len(counts) <= 2
@@ -55,6 +55,6 @@ def test_many_equal_clients_are_one_group() -> None:
 
 def test_everything_fits() -> None:
     problem = _problem(40, 0.1, classes=False, share=100.0)
-    plan = sw.plan(problem)
+    plan = sw.plan(problem, planner="paper")
     assert plan.matrix.all()
     assert plan.end == 100

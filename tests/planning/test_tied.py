@@ -50,9 +50,9 @@ def check(small: Any, gap: float, told: str) -> None:
     best, problem = small.best(), small.problem
     if best is None:
         with pytest.raises(sw.InfeasibleError):
-            sw.plan(problem, gap=gap)
+            sw.plan(problem, gap=gap, planner="paper")
         return
-    plan = sw.plan(problem, gap=gap)
+    plan = sw.plan(problem, gap=gap, planner="paper")
     primary, objective = best
     near = CLOSE * max(1.0, abs(objective))
     assert plan.emissions_kg <= problem.budget_kg * (1 + 2e-12), told
@@ -108,9 +108,9 @@ def test_equals_brute_force(small: Small) -> None:
     best, problem = small.best(), problem_of(small)
     if best is None:
         with pytest.raises(sw.InfeasibleError):
-            sw.plan(problem, gap=0.0)
+            sw.plan(problem, gap=0.0, planner="paper")
         return
-    plan = sw.plan(problem, gap=0.0)
+    plan = sw.plan(problem, gap=0.0, planner="paper")
     scale = max(1.0, abs(best.objective))
     if small.alpha == "log":
         assert np.count_nonzero(plan.emissions.utility) == best.primary
@@ -132,12 +132,12 @@ def test_equals_brute_force(small: Small) -> None:
 def test_without_ties_between_clients_equals_exact(small: Small) -> None:
     problem = problem_of(small)
     try:
-        exact = sw.plan(problem, solver="exact")
+        exact = sw.plan(problem, solver="exact", planner="paper")
     except sw.InfeasibleError:
         with pytest.raises(sw.InfeasibleError):
-            sw.plan(problem, solver="milp")
+            sw.plan(problem, solver="milp", planner="paper")
         return
-    milp = sw.plan(problem, solver="milp")
+    milp = sw.plan(problem, solver="milp", planner="paper")
     assert milp.solver == "milp"
     assert milp.level == (None if exact.level is None else pytest.approx(exact.level, rel=CLOSE))
     assert milp.objective == pytest.approx(exact.objective, rel=CLOSE, abs=CLOSE)
@@ -187,13 +187,13 @@ def realistic(**changes: object) -> Problem:
 
 def test_a_problem_of_real_size_is_proved() -> None:
     problem = realistic()
-    plan = sw.plan(problem, end=57)
+    plan = sw.plan(problem, end=57, planner="paper")
     assert plan.solver == "exact"
     assert plan.gap <= 1e-3
     assert plan.matrix[:, : plan.before].sum(axis=0).max() <= 3
     assert plan.emissions_kg <= problem.budget_kg * (1 + 1e-12)
-    assert plan.objective >= sw.plan(problem, end=57, solver="greedy").objective
-    assert sw.plan(problem, end=57, gap=0.01).gap <= 0.01
+    assert plan.objective >= sw.plan(problem, end=57, solver="greedy", planner="paper").objective
+    assert sw.plan(problem, end=57, gap=0.01, planner="paper").gap <= 0.01
 
 
 @pytest.mark.parametrize("limits", [{"max_parallel": 3}, {"min_parallel": 2}, {"min_parallel": 3, "max_parallel": 4}])
@@ -210,7 +210,7 @@ def test_many_clients_keep_every_limit(limits: dict[str, int], recall: int) -> N
         recall=recall,
         **limits,
     )
-    plan = sw.plan(problem)
+    plan = sw.plan(problem, planner="paper")
     together = plan.matrix[:, : plan.before].sum(axis=0)
     used = together[together > 0]
     assert plan.gap <= 1e-3
@@ -223,12 +223,12 @@ def test_many_clients_keep_every_limit(limits: dict[str, int], recall: int) -> N
 
 def test_time_that_runs_out_leaves_an_honest_bound() -> None:
     problem = realistic(alpha="log")
-    hurried = sw.plan(problem, gap=0.0, time_limit_s=0.0)
-    proved = sw.plan(problem, gap=1e-5)
+    hurried = sw.plan(problem, gap=0.0, time_limit_s=0.0, planner="paper")
+    proved = sw.plan(problem, gap=1e-5, planner="paper")
     assert hurried.status == "within-gap"
     assert hurried.objective <= proved.objective + 1e-9
     assert hurried.upper_bound >= proved.objective
-    assert hurried.objective >= sw.plan(problem, solver="greedy", time_limit_s=0.0).objective - 1e-9
+    assert hurried.objective >= sw.plan(problem, solver="greedy", time_limit_s=0.0, planner="paper").objective - 1e-9
 
 
 def test_the_time_limit_holds_for_all_that_highs_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +243,7 @@ def test_the_time_limit_holds_for_all_that_highs_does(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(tied_search.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(Model, "solve", slow)
-    sw.plan(realistic(), gap=0.0, time_limit_s=10.0)
+    sw.plan(realistic(), gap=0.0, time_limit_s=10.0, planner="paper")
     assert given_
     assert all(at + seconds <= 10.0 + 1e-9 for at, seconds in given_)
 
@@ -274,7 +274,7 @@ def test_ctrl_c_returns_the_best_plan_so_far(monkeypatch: pytest.MonkeyPatch, ca
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tied_search._Race, "_sharpen", interrupted)
-    plan = sw.plan(realistic(), gap=0.0)
+    plan = sw.plan(realistic(), gap=0.0, planner="paper")
     assert plan.status == "within-gap"
     assert "this is the best plan found so far" in caplog.text
 
@@ -287,7 +287,7 @@ def test_ctrl_c_ends_both_searches_of_max_min(monkeypatch: pytest.MonkeyPatch) -
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tied_search._Race, "_sharpen", interrupted)
-    plan = sw.plan(realistic(alpha="max-min"), gap=0.0)
+    plan = sw.plan(realistic(alpha="max-min"), gap=0.0, planner="paper")
     assert plan.level is not None
     assert asked == [True]
 
@@ -298,12 +298,18 @@ def test_ctrl_c_before_the_first_plan_is_raised(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(tied_search, "relax", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        sw.plan(realistic())
+        sw.plan(realistic(), planner="paper")
 
 
 def test_progress_tells_time_and_gap() -> None:
     told: list[tuple[float, float]] = []
-    plan = sw.plan(realistic(), gap=0.0, time_limit_s=5.0, progress=lambda seconds, gap: told.append((seconds, gap)))
+    plan = sw.plan(
+        realistic(),
+        gap=0.0,
+        time_limit_s=5.0,
+        progress=lambda seconds, gap: told.append((seconds, gap)),
+        planner="paper",
+    )
     assert told
     assert all(seconds >= 0 for seconds, _ in told)
     assert told[-1][1] == pytest.approx(plan.gap, rel=1e-3, abs=1e-9)
@@ -316,45 +322,49 @@ def test_it_is_never_worse_than_the_greedy() -> None:
         problem = Problem.from_costs(
             g, rounds=20, slack=40, budget_kg=0.1 * float(g[:, :20].sum()), max_parallel=2, server_kg=server
         )
-        assert sw.plan(problem).objective >= sw.plan(problem, solver="greedy").objective
+        assert (
+            sw.plan(problem, planner="paper").objective >= sw.plan(problem, solver="greedy", planner="paper").objective
+        )
 
 
 def test_highs_agrees() -> None:
     problem = Problem.from_costs(
         wavy(4, 10), rounds=4, slack=6, budget_kg=0.7, max_parallel=2, min_parallel=2, server_kg=0.2 * wavy(4, 10)[0]
     )
-    ours, theirs = sw.plan(problem, gap=0.0), sw.plan(problem, solver="milp", gap=0.0)
+    ours, theirs = sw.plan(problem, gap=0.0, planner="paper"), sw.plan(problem, solver="milp", gap=0.0, planner="paper")
     assert theirs.solver == "milp"
     assert ours.objective == pytest.approx(theirs.objective, rel=1e-7)
 
 
 def test_what_highs_has_not_found_in_time_is_the_greedys(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem.from_costs(wavy(3, 12), rounds=3, slack=9, budget_kg=0.5)
-    proved, greedy = sw.plan(problem), sw.plan(problem, solver="greedy")
+    proved, greedy = sw.plan(problem, planner="paper"), sw.plan(problem, solver="greedy", planner="paper")
     none = Outcome(columns=None, bound=float("inf"))
     monkeypatch.setattr("slackwater.planning.highs.Model.solve", lambda *_, **__: none)
-    hurried = sw.plan(problem, solver="milp")
+    hurried = sw.plan(problem, solver="milp", planner="paper")
     assert hurried.objective == pytest.approx(greedy.objective)
     assert proved.objective <= hurried.upper_bound < float("inf")
 
 
 def test_same_problem_same_schedule() -> None:
     problem = realistic(budget_kg=0.9)
-    first, second = (sw.plan(problem, end=20, time_limit_s=30.0) for _ in range(2))
+    first, second = (sw.plan(problem, end=20, time_limit_s=30.0, planner="paper") for _ in range(2))
     assert np.array_equal(first.matrix, second.matrix)
 
 
 def test_flat_trace_is_used() -> None:
     problem = Problem.from_costs(np.full((3, 6), 0.5), rounds=4, slack=2, budget_kg=4.0, fine_tune=0, max_parallel=1)
-    plan = sw.plan(problem)
+    plan = sw.plan(problem, planner="paper")
     assert plan.matrix.sum() == 6, "one client in each of six slots"
     assert plan.status == "optimal"
 
 
 def test_a_server_makes_clients_share_slots() -> None:
     g = np.array([[1.0, 1.1, 3.0], [1.1, 1.0, 3.0]])
-    alone = sw.plan(Problem.from_costs(g, rounds=3, budget_kg=2.1, fine_tune=0, alpha=1))
-    together = sw.plan(Problem.from_costs(g, rounds=3, budget_kg=3.1, fine_tune=0, alpha=1, server_kg=[1.0, 1.0, 1.0]))
+    alone = sw.plan(Problem.from_costs(g, rounds=3, budget_kg=2.1, fine_tune=0, alpha=1), planner="paper")
+    together = sw.plan(
+        Problem.from_costs(g, rounds=3, budget_kg=3.1, fine_tune=0, alpha=1, server_kg=[1.0, 1.0, 1.0]), planner="paper"
+    )
     assert alone.matrix[:, :2].tolist() == [[True, False], [False, True]]
     assert together.matrix.sum(axis=0).tolist() in ([2, 0, 0], [0, 2, 0])
 
@@ -364,7 +374,7 @@ def test_infeasible_together() -> None:
     with pytest.raises(
         sw.InfeasibleError, match=r"whatever the budget: with at most 1 clients.*Loosen max_parallel"
     ) as caught:
-        sw.plan(problem)
+        sw.plan(problem, planner="paper")
     assert caught.value.least_budget_kg is None
 
 
@@ -375,16 +385,18 @@ def test_infeasible_says_the_least_budget(solver: str) -> None:
     with pytest.raises(
         sw.InfeasibleError, match=r"at its cheapest \(s=0\).*Raise budget_kg to at least 12\.5"
     ) as caught:
-        sw.plan(Problem.from_costs(g, budget_kg=11.9, **settings_), solver=solver)  # type: ignore[arg-type]
+        sw.plan(Problem.from_costs(g, budget_kg=11.9, **settings_), solver=solver, planner="paper")  # type: ignore[arg-type]
     assert caught.value.least_budget_kg == pytest.approx(12.5)
-    plan = sw.plan(Problem.from_costs(g, budget_kg=caught.value.least_budget_kg, **settings_), solver=solver)  # type: ignore[arg-type]
+    plan = sw.plan(
+        Problem.from_costs(g, budget_kg=caught.value.least_budget_kg, **settings_), solver=solver, planner="paper"
+    )  # type: ignore[arg-type]
     assert plan.emissions_kg == pytest.approx(12.5)
 
 
 def test_trouble_in_highs_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(highspy.Highs, "getModelStatus", lambda _: highspy.HighsModelStatus.kSolveError)
     with pytest.raises(sw.SlackwaterError, match=r"HiGHS gave up .* Try solver='greedy'"):
-        sw.plan(realistic(), end=57, solver="milp", time_limit_s=10.0)
+        sw.plan(realistic(), end=57, solver="milp", time_limit_s=10.0, planner="paper")
 
 
 def test_a_highs_that_cannot_be_loaded_is_told_in_words() -> None:
@@ -425,7 +437,7 @@ def test_a_second_budget_is_kept() -> None:
         for one in (random_small(np.random.default_rng(seed), sleeping=False) for seed in range(500))
         if one is not None and one.problem.budget_money is not None and one.best() is not None
     )
-    plan = sw.plan(small.problem)
+    plan = sw.plan(small.problem, planner="paper")
     assert plan.money is not None
     assert small.problem.budget_money is not None
     assert plan.money <= small.problem.budget_money * (1 + 1e-9)

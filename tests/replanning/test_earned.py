@@ -67,9 +67,9 @@ def test_equals_brute_force(problem: sw.Problem) -> None:
     best = _best(problem)
     if best is None:
         with pytest.raises(sw.InfeasibleError):
-            sw.plan(problem)
+            sw.plan(problem, planner="paper")
         return
-    plan = sw.plan(problem)
+    plan = sw.plan(problem, planner="paper")
     assert plan.objective == pytest.approx(best[1], abs=1e-9 * max(1.0, abs(best[1])))
     assert plan.gap <= 1e-9
     if problem.alpha == "max-min":
@@ -78,21 +78,26 @@ def test_equals_brute_force(problem: sw.Problem) -> None:
 
 def test_a_grid_without_emissions_keeps_what_was_earned() -> None:
     free = sw.Problem.from_costs(np.zeros((1, 1)), rounds=1, alpha="log", budget_kg=1.0)
-    assert sw.plan(free.with_settings(earned_kg=[0.25], g_max_kg=0.0)).objective == pytest.approx(np.log(0.25))
+    assert sw.plan(free.with_settings(earned_kg=[0.25], g_max_kg=0.0), planner="paper").objective == pytest.approx(
+        np.log(0.25)
+    )
 
 
 def test_who_had_less_gets_more() -> None:
     g = np.full((2, 6), 0.1)
     g[:, 0] = 0.5  # so that a slot is worth something
     problem = sw.Problem.from_costs(g, rounds=1, slack=5, fine_tune=0, budget_kg=0.45)
-    assert sw.plan(problem).slots_per_client.tolist() == [2, 2]
-    assert sw.plan(problem.with_settings(earned_kg=[2.0, 0.0])).slots_per_client.tolist() == [0, 4]
+    assert sw.plan(problem, planner="paper").slots_per_client.tolist() == [2, 2]
+    assert sw.plan(problem.with_settings(earned_kg=[2.0, 0.0]), planner="paper").slots_per_client.tolist() == [0, 4]
 
 
 def test_nothing_earned_is_the_plain_problem() -> None:
     g = np.random.default_rng(1).uniform(0.1, 1, (4, 20))
     problem = sw.Problem.from_costs(g, rounds=3, slack=17, budget_kg=10)
-    plain, with_past = sw.plan(problem), sw.plan(problem.with_settings(earned_kg=np.zeros(4), g_max_kg=float(g.max())))
+    plain, with_past = (
+        sw.plan(problem, planner="paper"),
+        sw.plan(problem.with_settings(earned_kg=np.zeros(4), g_max_kg=float(g.max())), planner="paper"),
+    )
     assert np.array_equal(plain.matrix, with_past.matrix)
     assert plain.objective == with_past.objective
 
@@ -105,7 +110,7 @@ def test_what_does_not_fit_is_refused() -> None:
             problem.with_settings(earned_kg=wrong)
     with pytest.raises(sw.ScenarioError, match=r"at least the 0\.4 kg of the dearest"):
         problem.with_settings(g_max_kg=0.3)
-    rest = sw.plan(problem.with_settings(earned_kg=[0.0, 1.0]))
+    rest = sw.plan(problem.with_settings(earned_kg=[0.0, 1.0]), planner="paper")
     for store in (rest.to_dict, lambda: rest.save("never-written.json")):
         with pytest.raises(sw.ScenarioError, match="keep the state of the run"):
             store()

@@ -75,7 +75,7 @@ def feasible(source: Source, fine_tune: int) -> dict[tuple[int, int], bool]:
         row = problem(source, rounds=hours, fine_tune=fine_tune)
         for end in ENDS:
             try:
-                plan(row, end=end)
+                plan(row, end=end, planner="paper")
                 found[hours, end] = True
             except InfeasibleError:
                 found[hours, end] = False

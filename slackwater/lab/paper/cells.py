@@ -52,7 +52,7 @@ class Cell:
     """s."""
     fine_tune: int = 1
     recall: int = 0
-    """Not in the paper: needed by `plan --auto`."""
+    """Not in the paper: needed by `plan --planner auto`."""
     alpha: float = 0.1
     slack: int = 150
     budget_kg: float | None = None
@@ -90,7 +90,7 @@ class Cell:
                       slack=self.slack, alpha=self.alpha, budget_kg=self.budget_kg)  # fmt: skip
         if self.kind == "no-slack":
             return no_slack_plan(row)
-        return plan(row.with_settings(recall=self.recall), end=self.end)
+        return plan(row.with_settings(recall=self.recall), end=self.end, planner="paper")
 
 
 def random_plan(process: Process, slots: int, fine_tune: int, seed: int) -> Plan:

@@ -189,7 +189,7 @@ def schedules(source: Source) -> Output:
 
 def _schedule(source: Source, rounds: int, slack: int, budget_kg: float, alpha: float) -> Plan:
     row = problem(source, rounds=rounds, slack=slack, fine_tune=0, alpha=alpha, budget_kg=budget_kg)
-    return plan(row, end=slack)
+    return plan(row, end=slack, planner="paper")
 
 
 def search(source: Source) -> list[dict[str, Any]]:

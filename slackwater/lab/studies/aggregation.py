@@ -74,7 +74,7 @@ def run(
 def train_cell(cell: Cell, source: Source, slack: int, local_steps: int, lr: float) -> Row:
     """Train one cell and return its results."""
     row = problem(source, rounds=ROUNDS, fine_tune=1, slack=slack)
-    plan = no_slack_plan(row) if cell.aggregator == NO_SLACK else sw.plan(row, end=cell.s)
+    plan = no_slack_plan(row) if cell.aggregator == NO_SLACK else sw.plan(row, end=cell.s, planner="paper")
     aggregator = "fedavg" if cell.aggregator == NO_SLACK else cell.aggregator
     found = train_plan(plan, source, cell.seed, aggregator=aggregator, local_steps=local_steps, lr=lr)
     return {"data": Path(source.data).name, **found}

@@ -157,7 +157,7 @@ def run(
         for start, number in number_of.items()
         if part in (None, _part(number))
     ]
-    best = lru_cache(maxsize=None)(lambda number, ties: sw.plan(_problem(truth, begins[number], ties)))
+    best = lru_cache(maxsize=None)(lambda number, ties: sw.plan(_problem(truth, begins[number], ties), planner="paper"))
 
     def measure(cell: Cell) -> Row:
         number = number_of[cell.start]

@@ -50,7 +50,7 @@ def run(data: str, results: Path) -> None:
 def measure(cell: Cell, source: Source) -> Row:
     """Return the figures of one plan."""
     whole = problem(source, rounds=cell.rounds, fine_tune=cell.fine_tune)
-    found = plan(whole.with_settings(min_parallel=cell.quorum) if cell.quorum > 1 else whole)
+    found = plan(whole.with_settings(min_parallel=cell.quorum) if cell.quorum > 1 else whole, planner="paper")
     together = found.matrix[:, : found.before].sum(axis=0)
     return {
         "budget_kg": whole.budget_kg,

@@ -420,7 +420,7 @@ def _plan(sites: dict[str, str], slots: int, *, per_slot_kg: float, fine_tune: i
         fine_tune=fine_tune,
         budget_kg=per_slot_kg * len(sites) * slots,
     )
-    return sw.plan(problem)
+    return sw.plan(problem, planner="paper")
 
 
 def _settings(app: Path, slot_seconds: float) -> LiveSettings:
