@@ -18,6 +18,7 @@ from slackwater.charts.style import SYNTHETIC, kilograms, percent, printable, sh
 from slackwater.intensity.load import ZoneInfo
 from slackwater.intensity.traces import FACTORS, Provenance, Traces
 from slackwater.planning.advice import Advice, same_work_kg
+from slackwater.planning.auto import CALIBRATION_BAND, FULL_ROUNDS
 from slackwater.planning.goals import about_goal
 from slackwater.planning.plan import Plan, Recommendation
 from slackwater.planning.planner import WhatIf
@@ -191,18 +192,25 @@ def compare_table(points: Sequence[WhatIf]) -> RenderableType:
 
 def advice_table(advice: Advice) -> RenderableType:
     """Show the recommended pair and why, then a line for each pair."""
-    rows = table(">slack|>budget kg|>kg|>saved kg|>saved %|>slots|>at once|ends|>error %|")
+    rows = table(">slack|finish by|>budget kg|>kg|>saved %|ends|>error %|>no slack %|>below full %|")
     for row in advice.rows:
         saved = "-" if row.saved_share is None else f"{100 * row.saved_share:.0f}"
-        mark = "recommended" if row == advice.recommended else "knee" if row.knee else ""
+        mark = "advised" if row == advice.recommended else "knee" if row.knee else ""
         rows.add_row(
-            str(row.slack), kilograms(row.budget_kg), kilograms(row.emissions_kg), kilograms(row.saved_kg), saved,
-            f"{row.slots:,}", f"{row.no_slack_slots:,}", row.ends_at[:13].replace("T", " ") + "h", f"{100 * row.remaining_error:.0f}", mark,
+            str(row.slack), _hour(row.finish_by), kilograms(row.budget_kg), kilograms(row.emissions_kg), saved,
+            _hour(row.ends_at), f"{100 * row.remaining_error:.0f}",
+            "-" if row.no_slack_error is None else f"{100 * row.no_slack_error:.0f}", f"{100 * row.expected.missing:.1f}", mark,
         )  # fmt: skip
     notes = [
-        Text("error: predicted remaining error, a ranking score and not an accuracy.", style="dim"),
+        Text("saved: against the same client-slots at once.", style="dim"),
         Text(
-            "saved: against the same client-slots at once. at once: client-slots that the budget pays without slack.",
+            "error: predicted remaining error, a ranking score and not an accuracy. no slack: the same for all clients at once on "
+            "the same budget.",
+            style="dim",
+        ),
+        Text(
+            f"below full: how far the gain in score should be below full training's ({FULL_ROUNDS} rounds of all clients), "
+            f"{100 * CALIBRATION_BAND[0]:+.1f} to {100 * CALIBRATION_BAND[1]:+.1f} points on tasks that were not fitted.",
             style="dim",
         ),
         Text("knee: the smallest budget of its slack that trains nearly as well as the best.", style="dim"),
@@ -212,6 +220,10 @@ def advice_table(advice: Advice) -> RenderableType:
     if advice.synthetic:
         notes.append(synthetic_note())
     return Group(Text(f"Recommended: {advice.why}", style="bold"), rows, *notes)
+
+
+def _hour(time: str) -> str:
+    return time[5:13].replace("T", " ") + "h"
 
 
 def zones_table(zones: Iterable[ZoneInfo]) -> RenderableType:

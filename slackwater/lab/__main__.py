@@ -16,6 +16,7 @@ STUDIES = {
     "correlation": "Heterogeneity and correlation of participation.",
     "forecasts": "Forecast errors, and savings of plans made on forecasts.",
     "quorum": "Lone slots, and what a quorum costs.",
+    "slot-lengths": "The planner auto beside no slack, with slots of 15 to 120 minutes.",
     "soak": "Long runs and faults on real Flower processes.",
     "world": "A week of slots with faults in the test world.",
 }

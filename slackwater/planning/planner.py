@@ -246,6 +246,7 @@ def compare(
     solver: Solver = "exact",
     gap: float = DEFAULT_GAP,
     time_limit_s: float = 60.0,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[WhatIf]:
     """Plan every combination of fairness, slack and budget, and return a row for each.
 
@@ -257,6 +258,7 @@ def compare(
         solver: As for `plan`.
         gap: As for `plan`.
         time_limit_s: Time limit for each row, seconds.
+        progress: Called with the rows done and all rows. Ctrl-C returns the rows that are done.
     """
     own_slack = problem.horizon - problem.rounds
     lengths = _distinct(slacks, own_slack)
@@ -267,7 +269,16 @@ def compare(
             _distinct(alphas, problem.alpha), lengths, _distinct(budgets, problem.budget_kg)
         )
     ]  # all are made before the first is planned, so that a bad setting fails at once
-    return [_row(variant, solver, gap, time_limit_s) for variant in variants]
+    rows: list[WhatIf] = []
+    try:
+        for variant in variants:
+            rows.append(_row(variant, solver, gap, time_limit_s))
+            if progress is not None:
+                progress(len(rows), len(variants))
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+    return rows
 
 
 def _row(problem: Problem, solver: Solver, gap: float, time_limit_s: float) -> WhatIf:
