@@ -8,8 +8,8 @@ import click
 
 STUDIES = {
     "aggregation": "Aggregators on the same schedules.",
-    "auto": "Rules and schedules for `plan --planner auto` on a small network.",
-    "auto-cnn": "The choice of `plan --planner auto` with the paper's CNN.",
+    "auto": "Rules and schedules for the planner `auto` on a small network.",
+    "auto-cnn": "The choice of the planner `auto` with the paper's CNN.",
     "backtests": "Back-tests of past runs, planned on the forecasts of the time.",
     "calibration": "Predicted against measured remaining error.",
     "carbon-to-target": "Emissions until a method has the score of full training, on several tasks.",

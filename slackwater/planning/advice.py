@@ -132,10 +132,11 @@ def advise(
         else f", against {chosen.no_slack_error:.0%} for the same budget without slack"
     )
     why = (
-        f"{chosen.budget_kg:.3g} kg and {chosen.slack} slots of slack (finish by {chosen.finish_by}). Its predicted remaining error is {chosen.remaining_error:.0%}"
-        f"{without}; the best of {len(rows)} pairs has {best:.0%}. Of the {len(near)} pairs within {100 * NEARLY:.0f} points of the "
-        f"best it emits the least. Expect {_missing(chosen.expected)} full training's ({FULL_ROUNDS} rounds of all clients); on "
-        f"tasks that were not fitted, 80 % of the schedules were within {100 * CALIBRATION_BAND[1]:.1f} points of this figure."
+        f"{chosen.budget_kg:.3g} kg and {chosen.slack} slots of slack (finish by {chosen.finish_by}). "
+        f"Its predicted remaining error is {chosen.remaining_error:.0%}{without}; the best of {len(rows)} pairs has {best:.0%}. "
+        f"Of the {len(near)} pairs within {100 * NEARLY:.0f} points of the best it emits the least. "
+        f"Expect {_missing(chosen.expected)} full training's ({FULL_ROUNDS} rounds of all clients); on tasks that were not "
+        f"fitted, 80 % of the schedules were within {100 * CALIBRATION_BAND[1]:.1f} points of this figure."
     )
     return Advice(
         rows=rows, recommended=chosen, why=why, infeasible=len(variants) - len(rows),
