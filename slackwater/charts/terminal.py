@@ -165,7 +165,7 @@ def savings_table(study: SavingsStudy) -> RenderableType:
 
 def compare_table(points: Sequence[WhatIf]) -> RenderableType:
     """Show a line for each what-if, and why some are infeasible."""
-    rows = table(">alpha|>slack|>budget kg|status|>s|>objective|>gap|>kg|>slots|>rho_H")
+    rows = table(">alpha|>slack|>budget kg|status|>s|>objective|>gap|>kg|>saved kg|>slots|>rho_H")
     for p in points:
         style = {"optimal": "green", "infeasible": "red"}.get(p.status, "yellow")
         settings: list[RenderableType] = [
@@ -174,10 +174,11 @@ def compare_table(points: Sequence[WhatIf]) -> RenderableType:
             kilograms(p.budget_kg),
             Text(p.status, style=style),
         ]
-        if p.objective is None or p.gap is None or p.emissions_kg is None or p.slots is None:
-            rows.add_row(*settings, *["-"] * 6)
+        if p.objective is None or p.gap is None or p.emissions_kg is None or p.saved_kg is None or p.slots is None:
+            rows.add_row(*settings, *["-"] * 7)
             continue
-        figures = [str(p.end), f"{p.objective:.6g}", f"{p.gap:.1e}", kilograms(p.emissions_kg), f"{p.slots:,}"]
+        kg = [kilograms(p.emissions_kg), kilograms(p.saved_kg)]
+        figures = [str(p.end), f"{p.objective:.6g}", f"{p.gap:.1e}", *kg, f"{p.slots:,}"]
         rows.add_row(*settings, *figures, _number(p.rho_h))
     # Neither alpha nor a smaller budget makes a plan feasible, so one sentence for each slack is enough.
     reasons = {p.slack: p for p in sorted(points, key=lambda p: p.budget_kg) if p.status == "infeasible"}

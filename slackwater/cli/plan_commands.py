@@ -160,7 +160,7 @@ def plan(
     metavar="KG,..",
     help="Budgets to try, in kg CO2e. Default: the scenario's.",
 )
-@chart_option("the Pareto picture of budget against objective")
+@chart_option("saved kg CO2e by budget")
 @data_option
 @fill_option
 @json_option
@@ -184,7 +184,7 @@ def compare(
             problem, alphas=alphas, slacks=slacks, budgets=budgets,
             progress=lambda done, of: told(f"planned {done} of {of} combinations; Ctrl-C shows those that are done"),
         )  # fmt: skip
-    draw(chart, lambda: charts.pareto_chart(points))
+    draw(chart, lambda: charts.compare_chart(points))
     if as_json:
         print_json({"points": [asdict(point) for point in points], **_data_of(problem)})
     else:
@@ -217,6 +217,7 @@ def compare(
     metavar="KG,..",
     help="Budgets to try, in kg CO2e. Default: six, around the scenario's.",
 )
+@chart_option("predicted remaining error by kg CO2e, the recommended pair marked,")
 @data_option
 @fill_option
 @json_option
@@ -225,6 +226,7 @@ def advise(
     slacks: list[int],
     deadlines: list[datetime],
     budgets: list[float],
+    chart: Path | None,
     data: str | None,
     fill_hours: int | None,
     as_json: bool,
@@ -243,6 +245,7 @@ def advise(
             problem, budgets=budgets, slacks=slacks, deadlines=deadlines,
             progress=lambda done, of: told(f"planned {done} of {of} pairs; Ctrl-C shows those that are done"),
         )  # fmt: skip
+    draw(chart, lambda: charts.advice_chart(found))
     if as_json:
         print_json({**found.to_dict(), **_data_of(problem)})
     else:

@@ -225,6 +225,10 @@ class WhatIf:
     upper_bound: float | None
     gap: float | None
     emissions_kg: float | None
+    saved_kg: float | None
+    """Against the same client-slots at once: each client's in the first slots in which it can train."""
+    saved_share: float | None
+    """`saved_kg` as a share of the emissions of the same client-slots at once; None if those are 0."""
     slots: int | None
     """Client-slots of training, window included."""
     rho_h: float | None
@@ -282,6 +286,8 @@ def compare(
 
 
 def _row(problem: Problem, solver: Solver, gap: float, time_limit_s: float) -> WhatIf:
+    from slackwater.planning.advice import same_work_kg
+
     settings = {
         "alpha": problem.alpha,
         "slack": problem.horizon - problem.rounds,
@@ -300,10 +306,14 @@ def _row(problem: Problem, solver: Solver, gap: float, time_limit_s: float) -> W
             upper_bound=None,
             gap=None,
             emissions_kg=None,
+            saved_kg=None,
+            saved_share=None,
             slots=None,
             rho_h=None,
             message=str(error),
         )
+    without = same_work_kg(best)
+    saved = without - best.emissions_kg
     return WhatIf(
         **settings,  # type: ignore[arg-type]
         status=best.status,
@@ -312,6 +322,8 @@ def _row(problem: Problem, solver: Solver, gap: float, time_limit_s: float) -> W
         upper_bound=best.upper_bound,
         gap=best.gap,
         emissions_kg=best.emissions_kg,
+        saved_kg=saved,
+        saved_share=saved / without if without > 0 else None,
         slots=int(best.slots_per_client.sum()),
         rho_h=best.metrics.rho_h,
         message=best.message,
