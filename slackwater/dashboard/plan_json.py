@@ -207,6 +207,7 @@ def no_slack_answer(problem: Problem) -> dict[str, Any]:
     return {
         "rounds": made.problem.rounds,
         "emissions_kg": made.emissions_kg,
+        "kg_by_slot": rounded(made.kg_by_slot),
         "slots": int(made.slots_per_client.sum()),
         "message": f"Without slack the budget pays {made.problem.rounds} rounds of all clients, from the first slot on.",
     }
