@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from slackwater.charts.schedule_chart import has_times
 from slackwater.dashboard import plan_json as answers
 from slackwater.dashboard.catalogue import Catalogue
+from slackwater.dashboard.edits import scenario_file, with_settings
 from slackwater.dashboard.planner_process import PlannerProcess
 from slackwater.errors import InfeasibleError, ScenarioError
 from slackwater.planning.fleet import NO_LIMIT
@@ -64,13 +66,15 @@ class PlanRequest:
             number=_whole(query, "number") or 0,
         )
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of the sliders, without those that stay as in the scenario."""
+        keys = ("budget_kg", "slack", "alpha", "fine_tune")
+        return {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+
     def variant(self, problem: Problem) -> Problem:
         """Return the problem with the settings of the sliders."""
-        changes = {
-            key: getattr(self, key)
-            for key in ("budget_kg", "slack", "alpha", "fine_tune")
-            if getattr(self, key) is not None
-        }
+        changes = self.settings
         if "slack" not in changes:  # keep the horizon of a problem with a deadline
             changes["slack"] = problem.horizon - problem.rounds
         if changes["slack"] > most_slack(problem):
@@ -138,7 +142,7 @@ class Plans:
         """Plan while a slider moves: exact for the displayed end time. The search over all end times follows."""
         wanted = self._claim(asked)
         variant = asked.variant(self._problem(asked.source))
-        known = self._known.get(("best", *asked.key))
+        known = self._known.get(self._key("best", asked))
         if known is not None:
             return known
         with self._planning:  # one at a time, so that the newest gets the whole processor
@@ -160,7 +164,7 @@ class Plans:
         """Return the best plan over all end times, with metrics, when it is proved."""
         wanted = self._claim(asked)
         variant = asked.variant(self._problem(asked.source))
-        return self._remembered(("best", *asked.key), lambda: self._worker.ask("best", variant, asked.end, wanted))
+        return self._remembered(self._key("best", asked), lambda: self._worker.ask("best", variant, asked.end, wanted))
 
     def front(self, asked: PlanRequest) -> dict[str, Any]:
         """Return budget against objective around the current plan, at its end time."""
@@ -168,12 +172,34 @@ class Plans:
             raise ScenarioError("The front needs one end time: give end, a whole number.")
         wanted = self._claim(asked)
         variant = asked.variant(self._problem(asked.source))
-        return self._remembered(("front", *asked.key), lambda: self._worker.ask("front", variant, asked.end, wanted))
+        return self._remembered(
+            self._key("front", asked), lambda: self._worker.ask("front", variant, asked.end, wanted)
+        )
+
+    def file(self, asked: PlanRequest) -> tuple[Path, str]:
+        """Return the file of a scenario, and its text with the displayed settings and the page's changes; checked."""
+        entry = self._library.entry(asked.source)
+        if entry.kind != "scenario":
+            raise ScenarioError(
+                "Only a scenario can be edited. Copy this plan's as a scenario file, and serve that file."
+            )
+        problem = self._problem(asked.source)
+        asked.variant(problem)
+        own = answers.settings_answer(problem)
+        changed = {key: value for key, value in asked.settings.items() if value != own[key]}
+        return entry.path, with_settings(scenario_file(entry.path, entry.changes), changed)
 
     def scenario(self, asked: PlanRequest) -> dict[str, Any]:
-        """Return the displayed settings as a scenario file."""
+        """Return the displayed settings as a scenario file; comments of the scenario stay."""
+        if self._library.entry(asked.source).kind == "scenario":
+            path, text = self.file(asked)
+            told = "" if asked.end is None else f"# Plan it with: slackwater plan {path.name} --end {asked.end}\n"
+            return {"name": path.name, "toml": told + text}
         opened = self._library.problem(asked.source)
-        return {"toml": scenario_text(asked.variant(opened.problem), opened.data, end=asked.end)}
+        return {
+            "name": "scenario.toml",
+            "toml": scenario_text(asked.variant(opened.problem), opened.data, end=asked.end),
+        }
 
     def _problem(self, source: str) -> Problem:
         problem = self._library.problem(source).problem
@@ -182,6 +208,10 @@ class Plans:
                 f"There are {len(problem.fleet):,} clients; the page shows at most {MOST_CLIENTS:,}. Use: slackwater plan"
             )
         return problem
+
+    def _key(self, what: str, asked: PlanRequest) -> tuple[Any, ...]:
+        """Return all that an answer depends on, the file of the source included."""
+        return what, self._library.stamp(self._library.entry(asked.source)), *asked.key
 
     def _claim(self, asked: PlanRequest) -> Callable[[], bool]:
         """Make this the latest request of its page; return a function that says whether it still is."""

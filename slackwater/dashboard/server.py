@@ -25,15 +25,23 @@ from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from slackwater._version import __version__
+from slackwater.atomic import write_whole
 from slackwater.charts.style import palette_css
 from slackwater.dashboard.catalogue import Catalogue, NotFound, compare_answer
+from slackwater.dashboard.edits import edit_answer, names_data, scenario_file
+from slackwater.dashboard.jobs import Job, Jobs, job_answer
 from slackwater.dashboard.plans import Outdated, PlanRequest, Plans, map_answer
 from slackwater.dashboard.runs import Page, RunReader, Streams, message
 from slackwater.errors import ScenarioError, SlackwaterError
+from slackwater.report.account import ReportSettings
+from slackwater.report.content import document
+from slackwater.report.html import page
+from slackwater.report.statement import make_statement
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 
@@ -246,6 +254,9 @@ _FORM_HASH = base64.b64encode(hashlib.sha256(_FORM_STYLE.encode()).digest()).dec
 _FORM_POLICY = (
     f"default-src 'none'; style-src 'sha256-{_FORM_HASH}'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
+_REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 _FORM_SENTENCE = "This dashboard asks for its token."
 
 
@@ -257,13 +268,23 @@ class Dashboard(ThreadingHTTPServer):
     request_queue_size = 64
 
     def __init__(
-        self, library: Catalogue, *, host: str, port: int, token: str | None = None, names: tuple[str, ...] = ()
+        self,
+        library: Catalogue,
+        *,
+        host: str,
+        port: int,
+        token: str | None = None,
+        names: tuple[str, ...] = (),
+        writable: bool = False,
     ) -> None:
+        if writable and not token:
+            raise ValueError("a server that may write needs a token")
         if ":" in host:
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
         self.guard = Access.of(host, self.port, token=token, names=names)
-        self.library, self.plans, self.streams = library, Plans(library), Streams()
+        self.library, self.plans, self.streams, self.jobs = library, Plans(library), Streams(), Jobs()
+        self.writable = writable
         self.files = _files()
         self._readers: dict[str, RunReader] = {}
         self._lock = threading.Lock()
@@ -276,9 +297,16 @@ class Dashboard(ThreadingHTTPServer):
             "/api/front": lambda query: self.plans.front(PlanRequest.of(query)),
             "/api/scenario": lambda query: self.plans.scenario(PlanRequest.of(query)),
             "/api/map": lambda query: map_answer(self.library, query.get("source", "")),
+            "/api/edit": self._edit,
             "/api/run": self._run,
+            "/api/run/brief": lambda query: self.reader(query.get("run", "")).brief(),
             "/api/compare": self._compare,
         }
+        self.actions: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {}
+        """What POST does: nothing, unless the owner lets the page write."""
+        if writable:
+            self.answers["/api/jobs"] = lambda query: {"jobs": [self._job(one) for one in self.jobs.all()]}
+            self.actions = {"/api/save": self._save, "/api/start": self._start}
 
     @property
     def port(self) -> int:
@@ -327,6 +355,55 @@ class Dashboard(ThreadingHTTPServer):
         reader = self.reader(query.get("run", ""))
         return {"state": reader.look(), "fixed": reader.fixed()}
 
+    def report(self, run: str) -> str:
+        """Return the emissions report of a run as HTML."""
+        return page(document(make_statement(self.reader(run).path.parent, ReportSettings())))
+
+    def _edit(self, query: Mapping[str, str]) -> dict[str, Any]:
+        entry = self.library.entry(query.get("source", ""))
+        if entry.kind != "scenario":
+            return {
+                "file": None,
+                "sentence": f"A {entry.kind} cannot be edited. Copy it as a scenario file, and serve that file.",
+            }
+        return edit_answer(entry.path, given_data=self.library.data, writable=self.writable)
+
+    def _save(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the displayed scenario to its own file; no request names another."""
+        path, text = self.plans.file(_plan_request(asked))
+        with self._lock:
+            write_whole(path.resolve(), text, private=False)
+        return {"saved": path.name}
+
+    def _start(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Start a rehearsal or a training run of the displayed scenario, in a new folder beside it."""
+        kind, request = asked.get("kind"), _plan_request(asked)
+        if kind not in ("rehearse", "train"):
+            raise ScenarioError("kind must be rehearse or train.")
+        path, text = self.plans.file(request)
+        given = (
+            []
+            if self.library.data is None or names_data(self.library.entry(request.source).changes)
+            else ["--data", str(Path(self.library.data).absolute())]
+        )
+        given += [] if self.library.fill_hours is None else ["--fill-hours", str(self.library.fill_hours)]
+
+        def commands(folder: Path) -> list[list[str]]:
+            own = path.absolute()
+            if text != scenario_file(path):  # the run uses what is on show, and the scenario stays as it is
+                own = own.with_name(f"{folder.name}.toml")
+                write_whole(own, text, private=False)
+            out = str(folder.absolute())
+            if kind == "rehearse":
+                return [["rehearse", str(own), "--out", out, *given]]
+            end = [] if request.end is None else ["--end", str(request.end)]
+            return [["plan", str(own), "--out", out, *end, *given], ["train", out, "--out", out]]
+
+        return self._job(self.jobs.start(kind, path.parent, commands))
+
+    def _job(self, job: Job) -> dict[str, Any]:
+        return job_answer(job, self.library.run_id(job.folder))
+
     def _compare(self, query: Mapping[str, str]) -> dict[str, Any]:
         entries = [self.library.entry(one) for one in query.get("ids", "").split(",") if one]
         return compare_answer([(entry, self.reader(entry.id) if entry.kind == "run" else None) for entry in entries])
@@ -358,6 +435,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_content(self.server.files[address.path])
         elif address.path == "/api/events":
             self._stream(query)
+        elif address.path == "/api/report":
+            self._report(query.get("run", ""))
         elif address.path in self.server.answers:
             self._answer(self.server.answers[address.path], query)
         else:
@@ -365,11 +444,38 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
+    def do_POST(self) -> None:
+        """Do what the page asks for, if the owner lets it write."""
+        self.close_connection = True  # a refused request's body is not read
+        refusal = self.server.guard.check_write(self.headers)  # type: ignore[arg-type]
+        if not self.server.actions:
+            self._only_get()
+        elif refusal is not None:
+            self._refuse(refusal)
+        elif self.path not in self.server.actions:
+            self._send_json(HTTPStatus.NOT_FOUND, {"error": "There is nothing at this address."})
+        elif (asked := self._body()) is None:
+            self._send_json(HTTPStatus.BAD_REQUEST, {"error": "The request must be a JSON object of at most 64 KiB."})
+        else:
+            self._answer(self.server.actions[self.path], asked)
+
+    def _body(self) -> dict[str, Any] | None:
+        """Return the body of a request; None if it is not a small JSON object."""
+        length = self.headers.get("Content-Length", "")
+        kind = self.headers.get_content_type()
+        if kind != "application/json" or not length.isdecimal() or int(length) > _MOST_BODY:
+            return None
+        try:
+            found = json.loads(self.rfile.read(int(length)))
+        except (ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
     def _only_get(self) -> None:
         self.close_connection = True  # the request's body is not read
         self._send_json(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "The dashboard only reads: use GET."})
 
-    do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _only_get
+    do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _only_get
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log only the method, below the level of --verbose: the address may contain a token."""
@@ -396,6 +502,15 @@ class _Handler(BaseHTTPRequestHandler):
             log.exception("a request failed")
             status, content = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": _DEFECT}
         self._send_json(status, content)
+
+    def _report(self, run: str) -> None:
+        """Send the emissions report of a run: a page of its own, without scripts."""
+        try:
+            text = self.server.report(run)
+        except (SlackwaterError, OSError) as error:
+            self._send_json(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": str(error)})
+            return
+        self._send(HTTPStatus.OK, text.encode(), _TYPES[".html"], {"Content-Security-Policy": _REPORT_POLICY})
 
     def _stream(self, query: Mapping[str, str]) -> None:
         try:
@@ -491,6 +606,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _lines(fields: Mapping[str, str]) -> str:
     return "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+
+
+def _plan_request(asked: Mapping[str, Any]) -> PlanRequest:
+    """Return the plan on show that a page names; its values are checked like those of an address."""
+    return PlanRequest.of({key: str(value) for key, value in asked.items() if value is not None})
 
 
 def _query(text: str) -> dict[str, str]:
