@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from slackwater.errors import SlackwaterError
+from slackwater.ledger.run import FILE
 
 log = logging.getLogger(__name__)
 Kind = Literal["rehearse", "train"]
@@ -88,6 +89,7 @@ def job_answer(job: Job, run_id: str) -> dict[str, Any]:
         "kind": job.kind,
         "folder": job.folder.name,
         "run": run_id,
+        "begun": (job.folder / FILE).is_file(),
         "ended": job.done.is_set(),
         "exit_code": job.exit_code,
         "last_words": job.last_words(),

@@ -609,12 +609,8 @@ def _log(
     journal, booked = ledger.journal, ledger.booked_at()
 
     def line(at: str | datetime | None, slot: int, text: str, level: str = "info") -> dict[str, Any]:
-        return {
-            "at": at if isinstance(at, str) else iso(at) if at else "",
-            "level": level,
-            "slot": slot,
-            "message": text,
-        }
+        moment = at.isoformat(timespec="milliseconds") if isinstance(at, datetime) else at or ""
+        return {"at": moment, "level": level, "slot": slot, "message": text}
 
     lines = [one | {"message": one["message"][:_MOST_LOG_LETTERS]} for one in events]
     for one in rounds[-_MOST_LOG:]:
@@ -626,7 +622,7 @@ def _log(
         if tried.outcome not in ("running", "done"):
             text = f"{tried.client}: {tried.outcome}{f', {tried.error}' if tried.error else ''}."
             lines.append(line(tried.ended_at or tried.sent_at, tried.slot, text, "warning"))
-    return sorted(lines, key=lambda one: (one["at"][:19], one["slot"] or 0), reverse=True)[:_MOST_LOG]
+    return sorted(lines, key=lambda one: (one["at"], one["slot"] or 0), reverse=True)[:_MOST_LOG]
 
 
 def _parsed(text: Any, what: str, path: Path) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,41 +23,8 @@ from slackwater.scenario import load_scenario
 
 Serve = Callable[..., Dashboard]
 Open = Callable[..., Any]
-PATIENCE_MS = 60_000
 SHOTS = os.environ.get("SLACKWATER_SCREENSHOTS")
 """A folder to keep pictures in, if they are wanted."""
-
-
-@pytest.fixture
-def page_of(browser: Any) -> Iterator[Open]:
-    """Open a page on a server; it fails the test if the page has errors or asks for anything elsewhere."""
-    contexts, wrong = [], []
-
-    def go(server: Dashboard, view: str = "plan", *, wide: int = 1280, tall: int = 900, scheme: str = "light") -> Any:
-        context = browser.new_context(
-            viewport={"width": wide, "height": tall},
-            color_scheme=scheme,
-            permissions=["clipboard-read", "clipboard-write"],
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE_MS)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on(
-            "request", lambda request: _same_origin(request.url, server) or wrong.append(f"asked for {request.url}")
-        )
-        page.goto(f"http://127.0.0.1:{server.port}/#{view}")
-        page.wait_for_selector("html[data-ready=yes]")
-        return page
-
-    yield go
-    for context in contexts:
-        context.close()
-    assert wrong == []
-
-
-def _same_origin(url: str, server: Dashboard) -> bool:
-    return url.startswith((f"http://127.0.0.1:{server.port}/", "data:"))
 
 
 def _pixels(page: Any, selector: str = "#schedule canvas") -> str:

@@ -1,6 +1,7 @@
 // The page: four views, one scenario or plan at a time, light or dark.
 import { $, ask, el, local, printable, showTrouble } from "./base.js";
 import { CompareView } from "./compare.js";
+import { EditPanel } from "./edit.js";
 import { MapView } from "./map.js";
 import { PlanView } from "./plan.js";
 import { RunView } from "./run.js";
@@ -13,6 +14,19 @@ const map = new MapView(
   (zone) => { $("filter").value = zone; plan.draw(); show("plan", true); },
 );
 const run = new RunView();
+const edit = new EditPanel(
+  async (source, fresh) => {
+    wanted = fresh ? null : new URLSearchParams(plan.link());
+    options($("source"), edit.listed(sources));
+    $("source").value = source;
+    if (fresh) opened.plan = null;
+    await open("plan");
+    opened.map = null;
+    note();
+  },
+  async (id) => { await refresh(); $("runs").value = id; await show("run"); },
+  () => plan.query(),
+);
 const opened = { plan: null, map: null, run: null };
 let sources = [];
 let wanted = null;
@@ -26,14 +40,14 @@ function options(select, list) {
 
 async function refresh() {
   ({ sources } = await ask("/api/sources"));
-  options($("source"), sources);
+  options($("source"), edit.listed(sources));
   options($("runs"), sources.filter((one) => one.kind === "run"));
 }
 
 async function open(view) {
   const source = $("source").value;
   try {
-    if (view === "plan" && opened.plan !== source && source) { opened.plan = source; await plan.open(source, wanted); wanted = null; origin(); }
+    if (view === "plan" && opened.plan !== source && source) { opened.plan = source; await plan.open(source, wanted); wanted = null; origin(); edit.opened(source); }
     if (view === "map" && opened.map !== source && source) { opened.map = source; await map.open(source); } else if (view === "map" && map.data) map.draw();
     if (view === "run") {
       await refresh();
