@@ -185,7 +185,7 @@ def compare_answer(chosen: Sequence[tuple[Entry, RunReader | None]]) -> dict[str
 def _column(entry: Entry, reader: RunReader | None) -> dict[str, Any]:
     head = {"id": entry.id, "kind": entry.kind, "label": entry.label}
     try:
-        return head | (_of_plan(entry) if reader is None else _of_run(reader))
+        return head | (_of_plan(entry) if reader is None else _of_run(entry, reader))
     except (SlackwaterError, OSError) as error:
         return head | {"error": str(error)}
 
@@ -196,13 +196,20 @@ def _of_plan(entry: Entry) -> dict[str, Any]:
             "A scenario has no plan yet. Pin one in the Plan view, or save one with: slackwater plan SCENARIO --out DIR"
         )
     plan = read_plan(entry.path)
-    return {"plan": answers.plan_answer(plan, all_ends=False), "metrics": answers.metrics_answer(plan), "run": None}
+    shown = answers.plan_answer(plan, all_ends=False)
+    shown["tiles"]["quality"] = answers.expected_quality(plan)
+    return {"plan": shown, "metrics": answers.metrics_answer(plan), "run": None} | _axes(plan.problem)
 
 
-def _of_run(reader: RunReader) -> dict[str, Any]:
+def _axes(problem: Problem) -> dict[str, Any]:
+    """Return what the rows and columns of a schedule stand for."""
+    return answers.times_answer(problem) | {"clients": [str(name) for name in problem.fleet.names]}
+
+
+def _of_run(entry: Entry, reader: RunReader) -> dict[str, Any]:
     state, fixed = reader.look(), reader.fixed()
     evaluated = [one for one in state["rounds"] if one["score"] is not None]
-    return {
+    return _axes(plan_of_run(entry.path).problem) | {
         "plan": fixed["plan"],
         "metrics": fixed["metrics"],
         "run": {

@@ -293,6 +293,7 @@ class Dashboard(ThreadingHTTPServer):
             "/api/sources": self._sources,
             "/api/problem": lambda query: self.plans.problem(query.get("source", "")),
             "/api/plan": lambda query: self.plans.quick(PlanRequest.of(query)),
+            "/api/plan/joint": lambda query: self.plans.joint(PlanRequest.of(query)),
             "/api/plan/best": lambda query: self.plans.best(PlanRequest.of(query)),
             "/api/front": lambda query: self.plans.front(PlanRequest.of(query)),
             "/api/scenario": lambda query: self.plans.scenario(PlanRequest.of(query)),
