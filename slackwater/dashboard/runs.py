@@ -155,6 +155,11 @@ class Streams:
             with self._lock:
                 self._open[page.address] -= 1
 
+    def open_count(self) -> int:
+        """Return the number of open streams."""
+        with self._lock:
+            return self._open.total()
+
     def close(self) -> None:
         """End all streams."""
         for watch in list(self._watches.values()):
