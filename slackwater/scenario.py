@@ -807,7 +807,7 @@ def edited_text(text: str, edit: ScenarioEdit) -> str:
         document = tomlkit.parse(text)
         _edited(document, edit)
         found = tomllib.loads(made := _encodable(tomlkit.dumps(document)))
-    except (tomllib.TOMLDecodeError, tomlkit.exceptions.TOMLKitError, ValueError, AttributeError) as error:
+    except (tomllib.TOMLDecodeError, tomlkit.exceptions.TOMLKitError, ValueError, TypeError, AttributeError) as error:
         raise ScenarioError(f"The scenario cannot be edited here: {error}. Change it in an editor.") from None
     if found != tomllib.loads(toml(expected)):
         raise ScenarioError("The scenario is written in a way that cannot be edited here. Change it in an editor.")

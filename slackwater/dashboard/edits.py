@@ -95,12 +95,8 @@ def data_choices(path: Path) -> dict[str, str]:
         tables = sorted(name for name in files if name.lower().endswith(".csv"))
         if RUN_FILE in files or not tables:
             continue
-        places = (
-            [name for name in tables if not (here / name).is_symlink()]
-            if depth == 0
-            else [here.relative_to(base).as_posix()]
-        )
-        for place in places:
+        tables = [name for name in tables if not (here / name).is_symlink()] if depth == 0 else []
+        for place in (here.relative_to(base).as_posix(), *tables):
             found["d" + hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:12]] = place
         if len(found) > _MOST_CHOICES:
             break
