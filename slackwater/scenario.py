@@ -6,7 +6,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,6 +23,7 @@ from pydantic import (
     ValidationInfo,
 )
 from pydantic_core import PydanticCustomError
+from tomlkit.items import AoT, Table
 
 from slackwater import time_source
 from slackwater.errors import ScenarioError
@@ -482,13 +483,16 @@ class Scenario(_Section):
         return begin, max(math.ceil((end - begin) / _HOUR), 1)
 
 
-def load_scenario(path: str | Path, *, data: str | None = None, fill_hours: int | None = None) -> Scenario:
+def load_scenario(
+    path: str | Path, *, data: str | None = None, fill_hours: int | None = None, text: str | None = None
+) -> Scenario:
     """Read and check a scenario file.
 
     Args:
         path: The TOML file.
         data: A CSV file or a folder of them, which replaces the source in [data]; relative to the working directory.
         fill_hours: Longest gap to fill, in hours; replaces the value in [data].
+        text: Content to use instead of that of the file, such as of `edited_text`; paths in it start at the file's folder.
 
     Raises:
         ScenarioError: The file is missing, is not TOML, or a key is missing, misspelt or out of range.
@@ -496,7 +500,7 @@ def load_scenario(path: str | Path, *, data: str | None = None, fill_hours: int 
     path = Path(path)
     try:
         # utf-8-sig: Notepad puts a byte-order mark in front.
-        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig") if text is None else text)
     except FileNotFoundError:
         raise ScenarioError(f"There is no scenario at {path}. Create one with: slackwater init {path}") from None
     except IsADirectoryError:
@@ -771,4 +775,77 @@ def _keys(section: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]
 
 def toml(content: Mapping[str, Any]) -> str:
     """Return TOML; half a surrogate pair, which no UTF-8 file can hold, is replaced."""
-    return tomlkit.dumps(_plain(content)).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return _encodable(tomlkit.dumps(_plain(content)))
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioEdit:
+    """Changes of a scenario file. A value of None removes its key."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Keys at the top of the file."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of [data]."""
+    clients: Mapping[int, Mapping[str, Any] | None] = field(default_factory=dict)
+    """Number of a [[client]], counted from 0 -> its keys; None removes the client."""
+    added: Sequence[Mapping[str, Any]] = ()
+    """New clients, after the others."""
+
+
+def edited_text(text: str, edit: ScenarioEdit) -> str:
+    """Return a scenario file with changes; comments and everything else stay as they are.
+
+    Raises:
+        ScenarioError: The text is not TOML, has no such client, or is written in a way that cannot be edited.
+    """
+    ends = "\r\n" if "\r\n" in text else "\n"
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    try:
+        expected = _edited(tomllib.loads(text), edit)
+        document = tomlkit.parse(text)
+        _edited(document, edit)
+        found = tomllib.loads(made := _encodable(tomlkit.dumps(document)))
+    except (tomllib.TOMLDecodeError, tomlkit.exceptions.TOMLKitError, ValueError, TypeError, AttributeError) as error:
+        raise ScenarioError(f"The scenario cannot be edited here: {error}. Change it in an editor.") from None
+    if found != tomllib.loads(toml(expected)):
+        raise ScenarioError("The scenario is written in a way that cannot be edited here. Change it in an editor.")
+    return made.replace("\n", ends)
+
+
+def _edited(content: Any, edit: ScenarioEdit) -> Any:
+    """Apply an edit to the plain content of a scenario, or to a document of tomlkit that keeps its comments."""
+    plain = not isinstance(content, tomlkit.TOMLDocument)
+
+    def put(table: Any, values: Mapping[str, Any]) -> Any:
+        for key, value in values.items():
+            if value is None:
+                table.pop(key, None)
+            else:
+                table[key] = _plain(value)
+        return table
+
+    put(content, edit.settings)
+    if edit.data:
+        if "data" not in content:
+            content["data"] = {} if plain else tomlkit.table()
+        put(content["data"], edit.data)
+    if edit.added and "client" not in content:
+        content["client"] = [] if plain else tomlkit.aot()
+    clients = content.get("client", [])
+    for number, values in edit.clients.items():
+        if not 0 <= number < len(clients):
+            raise ScenarioError(f"The scenario has {len(clients)} clients; there is no client number {number + 1}.")
+        if values is not None:
+            put(clients[number], values)
+    for number in sorted((number for number, values in edit.clients.items() if values is None), reverse=True):
+        del clients[number]
+    for values in edit.added:
+        new: Any = {} if plain else tomlkit.table() if isinstance(clients, AoT) else tomlkit.inline_table()
+        if isinstance(new, Table):
+            new.trivia.indent = "\n"  # an empty line before it
+        clients.append(put(new, values))
+    return content

@@ -16,6 +16,7 @@ import click
 
 from slackwater.cli.options import console, data_option, fill_option, json_option, option, print_json, say
 from slackwater.dashboard.catalogue import PLAN_FILE, Catalogue, Opened
+from slackwater.dashboard.edits import names_data, scenario_file
 from slackwater.dashboard.server import Dashboard, is_bare_name, is_loopback
 from slackwater.errors import DataError, ScenarioError, SlackwaterError
 from slackwater.glossary import GLOSSARY, Entry
@@ -148,6 +149,11 @@ def _bare(context: click.Context, parameter: click.Parameter, names: tuple[str, 
     help="Another host name of the page, as behind a proxy, with any port. Can be repeated.",
 )
 @option("--require-token", is_flag=True, help="Require the token on this machine too, if other people use it.")
+@option(
+    "--writable",
+    is_flag=True,
+    help="Let the page save the scenario, and start rehearsals and runs beside it. The page then always needs the token.",
+)
 @option("--no-open", is_flag=True, help="Do not open a browser.")
 @data_option
 @fill_option
@@ -157,18 +163,20 @@ def serve(
     port: int,
     names: tuple[str, ...],
     require_token: bool,
+    writable: bool,
     no_open: bool,
     data: str | None,
     fill_hours: int | None,
 ) -> None:
     """Open the dashboard: plan with sliders, and watch runs.
 
-    WHAT is a scenario, a plan, a run or a folder of them. Default: the current folder.
+    WHAT is a scenario, a plan, a run or a folder of them. Default: the current folder. Without --writable the page
+    changes nothing on the disk.
     """
     library = open_library(what or Path("."), data=data, fill_hours=fill_hours)
-    token = secrets.token_urlsafe(24) if require_token or not is_loopback(host) else None
+    token = secrets.token_urlsafe(24) if require_token or writable or not is_loopback(host) else None
     try:
-        server = Dashboard(library, host=host, port=port, token=token, names=names)
+        server = Dashboard(library, host=host, port=port, token=token, names=names, writable=writable)
     except OSError as error:
         raise SlackwaterError(
             f"Cannot listen on port {port} of {host}: {error.strerror or error}. Choose another port, or 0 for a free one, with "
@@ -184,6 +192,8 @@ def serve(
         server.serve_forever(poll_interval=0.2)
     except KeyboardInterrupt:
         say("stopped.")
+        for job in server.jobs.running():
+            say(f"The run in {job.folder} continues. Watch it with: slackwater serve {job.folder}")
     finally:
         server.close()
 
@@ -191,18 +201,20 @@ def serve(
 def open_library(what: Path, *, data: str | None = None, fill_hours: int | None = None) -> Catalogue:
     """Return what to serve: a scenario, a plan, a run, or a folder with some of them."""
 
-    def read(path: Path) -> Opened:
-        return _with_room(path, data, fill_hours)
+    def read(path: Path, changes: str = "") -> Opened:
+        return _with_room(path, data, fill_hours, changes)
 
     if what.is_file() and what.suffix == ".toml":
         read(what)  # an error in it appears now, in the terminal
-        return Catalogue(what.parent, scenario=what, read_scenario=read)
+        return Catalogue(what.parent, scenario=what, read_scenario=read, data=data, fill_hours=fill_hours)
     folder = what.parent if what.name in (RUN_FILE, PLAN_FILE) and what.is_file() else what
     if not folder.is_dir():
         kind = "is not a scenario (.toml), a plan (plan.json) or a run folder" if what.exists() else "does not exist"
         raise ScenarioError(f"{what} {kind}. Write a scenario with: slackwater init")
     scenario = folder / _SCENARIO
-    library = Catalogue(folder, scenario=scenario if scenario.is_file() else None, read_scenario=read)
+    library = Catalogue(
+        folder, scenario=scenario if scenario.is_file() else None, read_scenario=read, data=data, fill_hours=fill_hours
+    )
     if not library.entries():
         raise ScenarioError(
             f"There is no scenario.toml, plan or run in {folder}. Write a scenario with: slackwater init {scenario}"
@@ -210,9 +222,12 @@ def open_library(what: Path, *, data: str | None = None, fill_hours: int | None 
     return library
 
 
-def _with_room(path: Path, data: str | None, fill_hours: int | None) -> Opened:
+def _with_room(path: Path, data: str | None, fill_hours: int | None, changes: str) -> Opened:
     """Load intensity beyond the scenario's own slack, if there is any, so that the slider can exceed it."""
-    scenario = load_scenario(path, data=data, fill_hours=fill_hours)
+    if names_data(changes):
+        data = None
+    text = scenario_file(path, changes) if changes else None
+    scenario = load_scenario(path, data=data, fill_hours=fill_hours, text=text)
     own = scenario.problem()
     source = scenario.source if data is None else str(Path(data).absolute())
     section = DataText(

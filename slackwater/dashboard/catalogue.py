@@ -6,11 +6,12 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from slackwater.dashboard import plan_json as answers
+from slackwater.dashboard.edits import MARK
 from slackwater.dashboard.runs import MOST_PLAN_BYTES, RunReader, plan_of_run
 from slackwater.errors import ScenarioError, SlackwaterError
 from slackwater.ledger.run import FILE as RUN_FILE
@@ -39,6 +40,8 @@ class Entry:
     label: str
     """Path relative to the folder: text to show, never a path to open."""
     path: Path
+    changes: str = ""
+    """Changes of a page to a scenario; see `edits`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,10 @@ class Opened:
     data: DataText
 
 
+ReadScenario = Callable[[Path, str], Opened]
+"""Reads a scenario file, with the changes of a page."""
+
+
 class Catalogue:
     """The served folder, and its scenario if there is one."""
 
@@ -57,9 +64,12 @@ class Catalogue:
         folder: Path | None,
         *,
         scenario: Path | None = None,
-        read_scenario: Callable[[Path], Opened] | None = None,
+        read_scenario: ReadScenario | None = None,
+        data: str | None = None,
+        fill_hours: int | None = None,
     ) -> None:
         self._folder, self._scenario, self._read = folder, scenario, read_scenario
+        self.data, self.fill_hours = data, fill_hours
         self._opened: dict[tuple[str, int], Opened] = {}
         self._found: dict[str, Entry] = {}
         self._lock = threading.Lock()
@@ -84,21 +94,24 @@ class Catalogue:
 
     def entry(self, entry_id: str) -> Entry:
         """Return the entry of an id; only an unknown id starts a new search of the folder."""
-        if entry_id not in self._found:
+        base, _, changes = entry_id.partition(MARK)
+        if base not in self._found:
             self.entries()
-        if entry_id in self._found:
-            return self._found[entry_id]
+        if (found := self._found.get(base)) is not None and not changes:
+            return found
+        if found is not None and found.kind == "scenario":
+            return replace(found, id=entry_id, label=f"{found.label}, edited", changes=changes)
         raise NotFound("There is no such scenario, plan or run; it may have been moved. Reload the page.")
 
     def problem(self, entry_id: str) -> Opened:
         """Return the problem of a scenario, plan or run; a changed file is read again."""
         one = self.entry(entry_id)
-        key = (one.id, 0 if one.kind == "run" else _stamp(one.path))  # the plan of a run never changes
+        key = (one.id, self.stamp(one))
         with self._lock:
             if key not in self._opened:
                 if one.kind == "scenario":
                     assert self._read is not None
-                    opened = self._read(one.path)
+                    opened = self._read(one.path, one.changes)
                 else:
                     plan = plan_of_run(one.path) if one.kind == "run" else read_plan(one.path)
                     opened = Opened(problem=plan.problem, data=data_of(plan))
@@ -106,6 +119,14 @@ class Catalogue:
                     self._opened.pop(next(iter(self._opened)))
                 self._opened[key] = opened
             return self._opened[key]
+
+    def stamp(self, entry: Entry) -> int:
+        """Return a number that changes with the file; the plan of a run never changes."""
+        return 0 if entry.kind == "run" else _stamp(entry.path)
+
+    def run_id(self, folder: Path) -> str:
+        """Return the id that a run in this folder has, also before its file is written."""
+        return _id("run", str(folder / RUN_FILE))
 
     def _entry(self, kind: Literal["scenario", "plan", "run"], path: Path) -> Entry:
         base = self._folder or path.parent
@@ -164,7 +185,7 @@ def compare_answer(chosen: Sequence[tuple[Entry, RunReader | None]]) -> dict[str
 def _column(entry: Entry, reader: RunReader | None) -> dict[str, Any]:
     head = {"id": entry.id, "kind": entry.kind, "label": entry.label}
     try:
-        return head | (_of_plan(entry) if reader is None else _of_run(reader))
+        return head | (_of_plan(entry) if reader is None else _of_run(entry, reader))
     except (SlackwaterError, OSError) as error:
         return head | {"error": str(error)}
 
@@ -175,13 +196,20 @@ def _of_plan(entry: Entry) -> dict[str, Any]:
             "A scenario has no plan yet. Pin one in the Plan view, or save one with: slackwater plan SCENARIO --out DIR"
         )
     plan = read_plan(entry.path)
-    return {"plan": answers.plan_answer(plan, all_ends=False), "metrics": answers.metrics_answer(plan), "run": None}
+    shown = answers.plan_answer(plan, all_ends=False)
+    shown["tiles"]["quality"] = answers.expected_quality(plan)
+    return {"plan": shown, "metrics": answers.metrics_answer(plan), "run": None} | _axes(plan.problem)
 
 
-def _of_run(reader: RunReader) -> dict[str, Any]:
+def _axes(problem: Problem) -> dict[str, Any]:
+    """Return what the rows and columns of a schedule stand for."""
+    return answers.times_answer(problem) | {"clients": [str(name) for name in problem.fleet.names]}
+
+
+def _of_run(entry: Entry, reader: RunReader) -> dict[str, Any]:
     state, fixed = reader.look(), reader.fixed()
     evaluated = [one for one in state["rounds"] if one["score"] is not None]
-    return {
+    return _axes(plan_of_run(entry.path).problem) | {
         "plan": fixed["plan"],
         "metrics": fixed["metrics"],
         "run": {

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slackwater.charts.schedule_chart import has_times
 from slackwater.errors import InfeasibleError
 from slackwater.planning.advice import same_work_kg
 from slackwater.planning.auto import quality
 from slackwater.planning.emissions import emissions
 from slackwater.planning.plan import Plan
-from slackwater.planning.planner import plan
+from slackwater.planning.planner import Solver, optimise, plan
 from slackwater.planning.problem import Problem
 from slackwater.planning.schedule import no_slack_plan
 from slackwater.planning.states import reachable
@@ -31,21 +32,40 @@ _BEST_S = 20.0
 """Time limit for problems with tied clients; the gap is shown."""
 _QUICK_GAP, _QUICK_S = 0.01, 1.0
 """The same while a slider moves: the best plan over all end times follows."""
+_MANY_CELLS = 100_000
+"""With more client-slots than this, proving the optimum takes longer than a slider may wait. The greedy's gap is below 1e-5."""
 
 
 def quick_answer(problem: Problem, end: int) -> dict[str, Any]:
-    """Return the best schedule for one end time, without metrics: fast enough for a slider."""
-    return plan_answer(plan(problem, end=end, gap=_QUICK_GAP, time_limit_s=_QUICK_S), all_ends=False)
+    """Return the schedule for one end time under the settings on show, without metrics: fast enough for a slider."""
+    return plan_answer(_quick(problem, end), all_ends=False)
+
+
+def joint_answer(problem: Problem, end: int | None) -> dict[str, Any]:
+    """Return the schedule with the largest objective over all end times, under the settings on show, without metrics."""
+    return plan_answer(_quick(problem, end), all_ends=end is None)
 
 
 def best_answer(problem: Problem, end: int | None) -> dict[str, Any]:
-    """Return the best schedule over all end times (or for the one given), with metrics and the baseline."""
-    best = plan(problem, end=end, time_limit_s=_BEST_S)
-    return plan_answer(best, all_ends=end is None) | {
+    """Return the plan of `slackwater plan`, over all end times or for the one given, with metrics and the baseline."""
+    return settled_answer(plan(problem, end=end, time_limit_s=_BEST_S), all_ends=end is None)
+
+
+def settled_answer(best: Plan, *, all_ends: bool) -> dict[str, Any]:
+    """Return a plan with metrics, the baseline without slack and the predicted error."""
+    answer, baseline = plan_answer(best, all_ends=all_ends), no_slack_answer(best.problem)
+    return answer | {
         "metrics": metrics_answer(best),
-        "no_slack": (baseline := no_slack_answer(problem)),
-        "tiles": tiles_answer(best) | {"quality": expected_quality(best), "no_slack_rounds": baseline["rounds"]},
+        "no_slack": baseline,
+        "tiles": answer["tiles"] | {"quality": expected_quality(best), "no_slack_rounds": baseline["rounds"]},
+        "recommended": None if best.recommended is None else best.recommended.settings,
     }
+
+
+def _quick(problem: Problem, end: int | None) -> Plan:
+    cells = len(problem.fleet) * problem.horizon
+    solver: Solver = "greedy" if cells > _MANY_CELLS and not problem.coupled else "exact"
+    return optimise(problem, end=end, solver=solver, gap=_QUICK_GAP, time_limit_s=_QUICK_S)
 
 
 def front_answer(problem: Problem, end: int | None) -> dict[str, Any]:
@@ -55,14 +75,14 @@ def front_answer(problem: Problem, end: int | None) -> dict[str, Any]:
     most = emissions(problem, everything, end).total_kg
     least = problem.budget_kg / _FRONT_REACH
     try:
-        plan(problem.with_settings(budget_kg=least), end=end, solver="greedy")
+        optimise(problem.with_settings(budget_kg=least, free=problem.free), end=end, solver="greedy")
     except InfeasibleError as error:
         least = (error.least_budget_kg or problem.budget_kg) * (1 + _NEXT_TO_NOTHING)
     highest = max(min(_FRONT_REACH * problem.budget_kg, most), least)
     points, count = [], FRONT_POINTS if len(problem.fleet) <= _MANY else FRONT_POINTS_OF_MANY
     for budget in np.unique(np.geomspace(least, highest, count)):
         try:
-            found = plan(problem.with_settings(budget_kg=float(budget)), end=end, gap=_QUICK_GAP, time_limit_s=_QUICK_S)
+            found = _quick(problem.with_settings(budget_kg=float(budget), free=problem.free), end)
         except InfeasibleError:
             continue
         points.append({"budget_kg": float(budget), "objective": found.objective, "emissions_kg": found.emissions_kg})
@@ -71,7 +91,7 @@ def front_answer(problem: Problem, end: int | None) -> dict[str, Any]:
 
 def plan_answer(found: Plan, *, all_ends: bool) -> dict[str, Any]:
     """Return a plan for the page."""
-    problem, spent = found.problem, found.emissions
+    problem, spent, saved = found.problem, found.emissions, savings_answer(found)
     return {
         "status": found.status,
         "message": found.message,
@@ -93,18 +113,17 @@ def plan_answer(found: Plan, *, all_ends: bool) -> dict[str, Any]:
         "client_kg": rounded(spent.client_kg),
         "client_slots": found.slots_per_client.tolist(),
         "slots": int(found.slots_per_client.sum()),
-        "savings": savings_answer(found),
-        "tiles": tiles_answer(found),
+        "savings": saved,
+        "tiles": tiles_answer(found, saved),
         **curves_answer(found),
         "schedule": bits(found.packed),
         "settings": settings_answer(problem),
     }
 
 
-def tiles_answer(found: Plan) -> dict[str, Any]:
+def tiles_answer(found: Plan, saved: dict[str, Any]) -> dict[str, Any]:
     """Return what the page shows first: what the plan saves, when it ends and who takes part. Quality follows later."""
     problem, slots, names = found.problem, found.slots_per_client, found.problem.fleet.names
-    saved = savings_answer(found)
     zone = time_zone(problem.time_zone)
     early = problem.horizon - problem.rounds - found.end
     before = np.unpackbits(found.packed, axis=1, count=found.before)
@@ -119,6 +138,7 @@ def tiles_answer(found: Plan) -> dict[str, Any]:
         "quality": None,
         "no_slack_rounds": None,
         "people": {
+            "rounds": int(np.bitwise_count(np.bitwise_or.reduce(found.packed, axis=0)).sum()),
             "clients": len(slots),
             "min_slots": int(slots.min()),
             "max_slots": int(slots.max()),
@@ -154,12 +174,10 @@ def curves_answer(found: Plan) -> dict[str, Any]:
         kwh = np.where(matrix, at_level, 0.0)
     used = kwh.sum(axis=1)
     weighted = np.einsum("cs,cs->c", kwh, costs.intensity[costs.row][:, : kwh.shape[1]])
-    mean = [
-        round(G_PER_KG * kg / all_kwh, 1) if all_kwh > 0 else None for kg, all_kwh in zip(weighted, used, strict=True)
-    ]
+    mean = np.round(G_PER_KG * np.divide(weighted, used, out=np.full(len(used), np.nan), where=used > 0), 1)
     zones = costs.row
     return {
-        "client_g_per_kwh": mean,
+        "client_g_per_kwh": [None if math.isnan(one) else one for one in mean.tolist()],
         "kg_by_slot": rounded(found.kg_by_slot),
         "power_w_by_slot": rounded(1000.0 * kwh.sum(axis=0) / found.problem.slot_hours, 1),
         "by_zone": {
@@ -185,8 +203,20 @@ def settings_answer(problem: Problem) -> dict[str, Any]:
         "slack": problem.horizon - problem.rounds,
         "alpha": problem.alpha,
         "fine_tune": problem.fine_tune,
+        "recall": problem.recall,
+        "planner": problem.planner,
+        "free": sorted(problem.free) if problem.planner == "auto" else [],
+        "g_max_kg": problem.g_max,
         "rounds": problem.rounds,
         "horizon": problem.horizon,
+    }
+
+
+def times_answer(problem: Problem) -> dict[str, Any]:
+    """Return the time of the first slot, None without times, and the length of a slot."""
+    return {
+        "start": iso(problem.first_slot) if has_times(problem) else None,
+        "slot_minutes": problem.traces.slot_minutes,
     }
 
 
@@ -207,6 +237,7 @@ def no_slack_answer(problem: Problem) -> dict[str, Any]:
     return {
         "rounds": made.problem.rounds,
         "emissions_kg": made.emissions_kg,
+        "kg_by_slot": rounded(made.kg_by_slot),
         "slots": int(made.slots_per_client.sum()),
         "message": f"Without slack the budget pays {made.problem.rounds} rounds of all clients, from the first slot on.",
     }

@@ -22,7 +22,9 @@ from slackwater.errors import InfeasibleError, SlackwaterError
 from slackwater.planning.problem import Problem
 
 log = logging.getLogger(__name__)
-JOBS: dict[str, Callable[..., dict[str, Any]]] = {"best": answers.best_answer, "front": answers.front_answer}
+JOBS: dict[str, Callable[..., dict[str, Any]]] = {
+    "joint": answers.joint_answer, "best": answers.best_answer, "front": answers.front_answer,
+}  # fmt: skip
 _LOOK_EVERY_S = 0.01
 _NICE = 5
 """Runs on the same machine, and the sliders, have priority."""

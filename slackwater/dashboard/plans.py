@@ -5,22 +5,27 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from slackwater.charts.schedule_chart import has_times
 from slackwater.dashboard import plan_json as answers
 from slackwater.dashboard.catalogue import Catalogue
+from slackwater.dashboard.edits import scenario_file, with_settings
 from slackwater.dashboard.planner_process import PlannerProcess
 from slackwater.errors import InfeasibleError, ScenarioError
+from slackwater.intensity.load import TYPICAL, available_zones
+from slackwater.planning.exact import BUDGET_ROUNDING
 from slackwater.planning.fleet import NO_LIMIT
-from slackwater.planning.problem import Problem
+from slackwater.planning.planner import plan
+from slackwater.planning.problem import DEFAULT_ENOUGH_SHARE, DEFAULTS, Problem
 from slackwater.scenario import scenario_text
-from slackwater.units import G_PER_KG, iso
+from slackwater.units import G_PER_KG
 
 T = TypeVar("T")
+_SLIDERS = ("budget_kg", "slack", "alpha", "fine_tune", "recall")
 MOST_CLIENTS = 20_000
 """Most clients shown; a larger schedule would take seconds to send."""
 _MOST_SLOTS = 4_000
@@ -41,6 +46,9 @@ class PlanRequest:
     slack: int | None = None
     alpha: float | str | None = None
     fine_tune: int | None = None
+    recall: int | None = None
+    free: frozenset[str] | None = None
+    """Settings that the planner "auto" may choose; the values given for them are those on show. None: as in the scenario."""
     end: int | None = None
     """None: the best of all end times."""
     near: int | None = None
@@ -58,19 +66,25 @@ class PlanRequest:
             slack=_whole(query, "slack"),
             alpha=None if alpha is None else _number_or_word(alpha),
             fine_tune=_whole(query, "fine_tune"),
+            recall=_whole(query, "recall"),
+            free=None if query.get("free") is None else frozenset(filter(None, query["free"].split(","))),
             end=None if query.get("end") in (None, "", "auto") else _whole(query, "end"),
             near=_whole(query, "near"),
             page=query.get("page", "")[:64],
             number=_whole(query, "number") or 0,
         )
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of the sliders, without those that the planner chooses."""
+        left = self.free or frozenset[str]()
+        return {key: value for key in _SLIDERS if (value := getattr(self, key)) is not None and key not in left}
+
     def variant(self, problem: Problem) -> Problem:
         """Return the problem with the settings of the sliders."""
-        changes = {
-            key: getattr(self, key)
-            for key in ("budget_kg", "slack", "alpha", "fine_tune")
-            if getattr(self, key) is not None
-        }
+        changes = {key: value for key in _SLIDERS if (value := getattr(self, key)) is not None}
+        if self.free is not None:
+            changes["free"] = self.free
         if "slack" not in changes:  # keep the horizon of a problem with a deadline
             changes["slack"] = problem.horizon - problem.rounds
         if changes["slack"] > most_slack(problem):
@@ -79,25 +93,32 @@ class PlanRequest:
             )
         return problem.with_settings(**changes)
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Return everything that the answer depends on."""
-        return self.source, self.budget_kg, self.slack, self.alpha, self.fine_tune, self.end
+    def key(self, problem: Problem) -> tuple[Any, ...]:
+        """Return everything that the answer depends on; what the planner chooses does not depend on what is on show."""
+        made = self.variant(problem)
+        free = made.free if made.planner == "auto" else frozenset[str]()
+        return (
+            self.source, made.budget_kg, made.horizon, free, self.end,
+            *(None if name in free else getattr(made, name) for name in sorted(DEFAULTS)),
+        )  # fmt: skip
 
 
 class Plans:
     """Plans for the open pages."""
 
     def __init__(self, library: Catalogue) -> None:
-        self._library, self._worker = library, PlannerProcess()
+        self._library, self._worker, self._quick_worker = library, PlannerProcess(), PlannerProcess()
         self._planning = threading.Lock()
         self._guarded = threading.Lock()
         self._latest: OrderedDict[str, int] = OrderedDict()
         self._known: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
+        self._goals: dict[str, tuple[Problem, Problem]] = {}
+        """By source: its problem with a goal, and the same with the budget that the goal buys."""
 
     def close(self) -> None:
-        """End the planning process."""
+        """End the planning processes."""
         self._worker.close()
+        self._quick_worker.close()
 
     def problem(self, source: str) -> dict[str, Any]:
         """Return what the sliders do not change: clients, grids, times, and the sliders' ranges."""
@@ -113,8 +134,7 @@ class Plans:
             "factor": problem.traces.factor,
             "sources": sorted({known.source for known in problem.traces.provenance}),
             "filled_hours": sum(len(known.filled_hours) for known in problem.traces.provenance),
-            "start": iso(problem.first_slot) if has_times(problem) else None,
-            "slot_minutes": problem.traces.slot_minutes,
+            **answers.times_answer(problem),
             "settings": answers.settings_answer(problem),
             "most_slack": reach,
             "coupled": problem.coupled,
@@ -137,8 +157,9 @@ class Plans:
     def quick(self, asked: PlanRequest) -> dict[str, Any]:
         """Plan while a slider moves: exact for the displayed end time. The search over all end times follows."""
         wanted = self._claim(asked)
-        variant = asked.variant(self._problem(asked.source))
-        known = self._known.get(("best", *asked.key))
+        problem = self._problem(asked.source)
+        variant = asked.variant(problem)
+        known = self._known.get(self._key("best", asked, problem))
         if known is not None:
             return known
         with self._planning:  # one at a time, so that the newest gets the whole processor
@@ -156,24 +177,46 @@ class Plans:
                     continue
             return {"status": "searching", "message": "No schedule fits this end time; checking the others."}
 
-    def best(self, asked: PlanRequest) -> dict[str, Any]:
-        """Return the best plan over all end times, with metrics, when it is proved."""
+    def joint(self, asked: PlanRequest) -> dict[str, Any]:
+        """Return the schedule with the largest objective over all end times, under the settings on show."""
         wanted = self._claim(asked)
         variant = asked.variant(self._problem(asked.source))
-        return self._remembered(("best", *asked.key), lambda: self._worker.ask("best", variant, asked.end, wanted))
+        if not wanted():
+            raise Outdated
+        # It takes under a second, so it is never killed: a new process would need longer.
+        return _or_sentence(lambda: self._quick_worker.ask("joint", variant, asked.end, lambda: True)) or {}
+
+    def best(self, asked: PlanRequest) -> dict[str, Any]:
+        """Return the plan of `slackwater plan` for these settings, with metrics, when it is proved."""
+        return self._remembered("best", asked)
 
     def front(self, asked: PlanRequest) -> dict[str, Any]:
         """Return budget against objective around the current plan, at its end time."""
         if asked.end is None:
             raise ScenarioError("The front needs one end time: give end, a whole number.")
-        wanted = self._claim(asked)
-        variant = asked.variant(self._problem(asked.source))
-        return self._remembered(("front", *asked.key), lambda: self._worker.ask("front", variant, asked.end, wanted))
+        return self._remembered("front", asked)
+
+    def file(self, asked: PlanRequest) -> tuple[Path, str]:
+        """Return the file of a scenario, and its text with the displayed settings and the page's changes; checked."""
+        entry = self._library.entry(asked.source)
+        if entry.kind != "scenario":
+            raise ScenarioError(
+                "Only a scenario can be edited. Copy this plan's as a scenario file, and serve that file."
+            )
+        problem = self._problem(asked.source)
+        asked.variant(problem)
+        own = answers.settings_answer(problem)
+        changed = {key: value for key, value in asked.settings.items() if key in own["free"] or value != own[key]}
+        return entry.path, with_settings(scenario_file(entry.path, entry.changes), changed)
 
     def scenario(self, asked: PlanRequest) -> dict[str, Any]:
-        """Return the displayed settings as a scenario file."""
-        opened = self._library.problem(asked.source)
-        return {"toml": scenario_text(asked.variant(opened.problem), opened.data, end=asked.end)}
+        """Return the displayed settings as a scenario file; comments of the scenario stay."""
+        if self._library.entry(asked.source).kind == "scenario":
+            path, text = self.file(asked)
+            told = "" if asked.end is None else f"# Plan it with: slackwater plan {path.name} --end {asked.end}\n"
+            return {"name": path.name, "toml": told + text}
+        problem, data = self._problem(asked.source), self._library.problem(asked.source).data
+        return {"name": "scenario.toml", "toml": scenario_text(asked.variant(problem), data, end=asked.end)}
 
     def _problem(self, source: str) -> Problem:
         problem = self._library.problem(source).problem
@@ -181,7 +224,25 @@ class Plans:
             raise ScenarioError(
                 f"There are {len(problem.fleet):,} clients; the page shows at most {MOST_CLIENTS:,}. Use: slackwater plan"
             )
-        return problem
+        return problem if problem.goal == "budget" else self._around_goal(source, problem)
+
+    def _around_goal(self, source: str, problem: Problem) -> Problem:
+        """Return the problem with the budget that its goal buys, so that the sliders can vary it; keep the goal's plan."""
+        with self._guarded:
+            if source not in self._goals or self._goals[source][0] is not problem:
+                made = plan(problem)
+                around = made.problem.with_settings(
+                    goal="budget", rounds_each=None, rounds_total=None, enough_share=DEFAULT_ENOUGH_SHARE,
+                    budget_kg=made.emissions_kg * (1 + BUDGET_ROUNDING), slack=problem.slack, free=problem.free,
+                )  # fmt: skip
+                self._goals[source] = problem, around
+                shown = answers.settled_answer(replace(made, problem=around), all_ends=True)
+                self._known[self._key("best", PlanRequest(source=source), around)] = shown
+            return self._goals[source][1]
+
+    def _key(self, what: str, asked: PlanRequest, problem: Problem) -> tuple[Any, ...]:
+        """Return all that an answer depends on, the file of the source included."""
+        return what, self._library.stamp(self._library.entry(asked.source)), *asked.key(problem)
 
     def _claim(self, asked: PlanRequest) -> Callable[[], bool]:
         """Make this the latest request of its page; return a function that says whether it still is."""
@@ -194,17 +255,24 @@ class Plans:
                 self._latest.popitem(last=False)
         return lambda: self._latest.get(asked.page, asked.number) <= asked.number
 
-    def _remembered(self, key: tuple[Any, ...], work: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+    def _remembered(self, job: str, asked: PlanRequest) -> dict[str, Any]:
+        wanted = self._claim(asked)
+        problem = self._problem(asked.source)
+        key = self._key(job, asked, problem)
         if key not in self._known:
-            found = _or_sentence(work)
-            if found is None:
-                raise Outdated
+            found = self._of_worker(job, asked.variant(problem), asked.end, wanted)
             with self._guarded:
                 self._known[key] = found
                 while len(self._known) > _CACHED:
                     self._known.popitem(last=False)
             return found
         return self._known[key]
+
+    def _of_worker(self, job: str, variant: Problem, end: int | None, wanted: Callable[[], bool]) -> dict[str, Any]:
+        found = _or_sentence(lambda: self._worker.ask(job, variant, end, wanted))
+        if found is None:
+            raise Outdated
+        return found
 
 
 def most_slack(problem: Problem) -> int:
@@ -307,8 +375,9 @@ COUNTRIES: dict[str, str] = {
 
 
 def map_answer(library: Catalogue, source: str) -> dict[str, Any]:
-    """Return every zone with its place (None if unknown), intensity by slot and number of clients."""
-    problem = library.problem(source).problem
+    """Return every zone with its place (None if unknown), intensity by slot and clients; and further zones of the data."""
+    opened = library.problem(source)
+    problem = opened.problem
     wide = problem.with_settings(slack=most_slack(problem))
     names, counts = np.unique(np.asarray(problem.fleet.zone, dtype=str), return_counts=True)
     zones = []
@@ -325,11 +394,18 @@ def map_answer(library: Catalogue, source: str) -> dict[str, Any]:
                 "intensity_g_per_kwh": np.round(wide.costs.intensity[row] * G_PER_KG, 2).tolist(),
             }
         )
+    further = (
+        [] if opened.data.source != TYPICAL else sorted({one.zone for one in available_zones()} - set(names.tolist()))
+    )
     return {
         "source": source,
-        "start": iso(problem.first_slot) if has_times(problem) else None,
-        "slot_minutes": problem.traces.slot_minutes,
+        **answers.times_answer(problem),
         "slots": wide.horizon,
         "synthetic": problem.traces.synthetic,
         "zones": zones,
+        "further": [
+            {"zone": zone, "longitude": where[0], "latitude": where[1], "clients": 0}
+            for zone in further
+            if (where := place(zone)) is not None
+        ],
     }

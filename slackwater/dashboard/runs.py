@@ -5,33 +5,59 @@ from __future__ import annotations
 import json
 import logging
 import math
+import secrets
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from slackwater import time_source
 from slackwater.charts.schedule_chart import has_times
 from slackwater.dashboard import plan_json as answers
 from slackwater.errors import SlackwaterError
 from slackwater.ledger.journal import Journal, Replan
 from slackwater.ledger.queries import LedgerQueries, PlanInForce, one_moment
+from slackwater.ledger.run import FILE, is_written
 from slackwater.ledger.schema import KINDS, RunKind, connect, damage, kind_of_old
 from slackwater.ledger.score import ACCURACY, MetricLabel, label_of
 from slackwater.planning.plan import Plan
+from slackwater.planning.schedule import NO_SLACK
 from slackwater.planning.storage import plan_from_dict
+from slackwater.report.comparison import BASELINE
 from slackwater.units import iso
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
 HEARTBEAT_S = 10.0
-"""Interval of comments that keep the connection open and detect closed pages."""
+"""Interval of comments that keep the connection open through proxies."""
+CLOSED_EVERY_S = 1.0
+"""How often a stream looks whether its page was closed."""
 MOST_STREAMS = 48
+STREAMS_EACH = 3
+"""Streams that one browser may keep open. It allows six connections to a server: with more, its other tabs would hang."""
+AGAIN_MS = 2_000
+"""After this time a page asks again whose stream has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page that follows a run."""
+
+    address: str
+    """Address of its browser."""
+    send: Callable[[bytes], None]
+    """Raises OSError when the page is gone."""
+    is_closed: Callable[[], bool] = lambda: False
+    last_id: str = ""
+    """Id of the last event that the page has, after a reconnection."""
 
 
 class Watch:
@@ -106,22 +132,33 @@ class Streams:
     def __init__(self) -> None:
         self._watches: dict[str, Watch] = {}
         self._lock = threading.Lock()
-        self._open = 0
+        self._open = Counter[str]()
+        """Address of a browser -> its open streams."""
 
-    def follow(self, key: str, reader: RunReader, send: Callable[[bytes], None]) -> None:
-        """Send a page every change of a run, until the page closes (send raises OSError) or the server does."""
+    def follow(self, key: str, reader: RunReader, page: Page) -> None:
+        """Send a page every change of a run, until the run or the server ends, or the page is closed.
+
+        A page whose browser has enough streams gets the changes so far; it asks again after `AGAIN_MS`.
+        """
         with self._lock:
-            if self._open >= MOST_STREAMS:
+            if self._open.total() >= MOST_STREAMS:
                 raise SlackwaterError(f"{MOST_STREAMS} pages are already following runs. Close some of them.")
-            self._open += 1
+            once = self._open[page.address] >= STREAMS_EACH
+            self._open[page.address] += 1
             watch = self._watches.setdefault(key, Watch(reader))
         watch.join()
         try:
-            _follow(watch, send)
+            page.send(f"retry: {AGAIN_MS}\n\n".encode())
+            _follow(watch, page, once=once)
         finally:
             watch.leave()
             with self._lock:
-                self._open -= 1
+                self._open[page.address] -= 1
+
+    def open_count(self) -> int:
+        """Return the number of open streams."""
+        with self._lock:
+            return self._open.total()
 
     def close(self) -> None:
         """End all streams."""
@@ -129,23 +166,34 @@ class Streams:
             watch.stop()
 
 
-def _follow(watch: Watch, send: Callable[[bytes], None]) -> None:
-    seen, rounds = 0, 0
+def _follow(watch: Watch, page: Page, *, once: bool) -> None:
+    seen, quiet_s = 0, 0.0
+    era, _, done = page.last_id.partition("-")  # a browser that connects again names the last event that it has
+    rounds = int(done) if done.isdecimal() else 0
     while not watch.stopped:
-        change = watch.wait(seen, HEARTBEAT_S)
+        change = watch.wait(seen, CLOSED_EVERY_S)
+        if page.is_closed():
+            return
         if change is None:
-            send(b": still here\n\n")
+            quiet_s += CLOSED_EVERY_S
+            if quiet_s >= HEARTBEAT_S:
+                quiet_s = 0.0
+                page.send(b": still here\n\n")
             continue
         seen, sentence = change
         try:
             if sentence is not None:
                 raise SlackwaterError(sentence)
-            state = watch.reader.look(since=rounds)
+            state = watch.reader.look(since=rounds, era=era)
         except SlackwaterError as error:
-            send(message("trouble", {"error": str(error)}))
+            page.send(message("trouble", {"error": str(error)}))
+            if once:
+                return
             continue
-        rounds += len(state["rounds"])
-        send(message("state", state))
+        era, rounds = state["era"], state["since"] + len(state["rounds"])
+        page.send(f"id: {era}-{rounds}\n".encode() + message("state", state))
+        if once or state["status"] != "running":
+            return
 
 
 def message(kind: str, content: dict[str, Any]) -> bytes:
@@ -158,9 +206,16 @@ MOST_PLAN_BYTES = 256 * 2**20
 MOST_ROUNDS = 20_000
 """Most rounds shown; the page says if a run has more."""
 _MOST_EVENTS = 200
+_MOST_LOG, _MOST_LOG_NAMES, _MOST_LOG_LETTERS = 200, 6, 400
+_MOST_POINTS = 2_000
+_PACE_ROUNDS = 10
+"""Last rounds whose mean length predicts that of the rest."""
+_FAR_BELOW, _LEAST_STARTS = 0.5, 3
+"""Share of the declared energy below which a client should be calibrated, and the measured starts that show it."""
 _MOST_REPLANS = 5
 _MOST_NAMES = 200
 _SILENT_S = 120.0
+_GONE = "The process of this run is gone; nothing trains. Continue with: slackwater resume"
 _STATUS = {
     "running": "Running.",
     "stopped": "Stopped. Continue with: slackwater resume",
@@ -176,6 +231,10 @@ def plan_of_run(path: Path) -> Plan:
         return _plan(db, path)
 
 
+def _new_era() -> str:
+    return secrets.token_hex(4)
+
+
 @dataclass(kw_only=True, eq=False)
 class RunReader:
     """Reader of one run's file, safe for several threads."""
@@ -184,20 +243,22 @@ class RunReader:
     label: str
     rounds: list[dict[str, Any]] = field(default_factory=list)
     """Rounds read so far; read again if the run returns to an earlier checkpoint."""
+    era: str = field(default_factory=_new_era)
+    """Changes when the rounds are read again: numbers of rounds from before do not count then."""
     _plan: Plan | None = None
     _metric: MetricLabel = ACCURACY
     _fixed: dict[str, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def look(self, since: int = 0) -> dict[str, Any]:
-        """Return the state now, with the rounds from number `since` on."""
+    def look(self, since: int = 0, era: str | None = None) -> dict[str, Any]:
+        """Return the state now, with the rounds from number `since` on; all of them if the era is another one."""
         with self._lock, _reading(self.path) as db:
             if self._plan is None:
                 self._plan = _plan(db, self.path)
                 self._fixed = _fixed(db, self._plan)
             self._metric = _metric(db, self.path)
             self._read_rounds(db)
-            return self._state(db, self._plan, since)
+            return self._state(db, self._plan, since if era in (None, self.era) else 0)
 
     def fixed(self) -> dict[str, Any]:
         """Return what never changes in a run: its plan, clients and settings."""
@@ -209,17 +270,35 @@ class RunReader:
         """Return a value that changes with every write to the run."""
         with _reading(self.path) as db:
             status = db.execute("SELECT status FROM run").fetchone()
-            last = [
-                db.execute(f"SELECT coalesce(max({key}), -1) FROM {table}").fetchone()[0] for key, table in _GROWING
-            ]
-            return (None if status is None else status[0], LedgerQueries(db, self.path).last_line(), *last)
+            tables = (*_GROWING, *_GROWING_LIVE) if _live(db) else _GROWING
+            last = [db.execute(f"SELECT count(*), max({key}) FROM {table}").fetchone() for key, table in tables]
+            return (
+                None if status is None else status[0],
+                is_written(self.path.parent),
+                LedgerQueries(db, self.path).last_line(),
+                *map(tuple, last),
+            )
+
+    def brief(self) -> dict[str, Any]:
+        """Return how the run stands, for pages in hidden tabs: they ask now and then, and follow no stream."""
+        with _reading(self.path) as db:
+            row = db.execute("SELECT status, budget_kg FROM run").fetchone()
+            if row is None:
+                raise SlackwaterError(f"The run in {self.path.parent.name} has not started: its file has no plan yet.")
+            spent_kg = LedgerQueries(db, self.path).ledger.spent_kg()
+            return {"label": self.label, **self._stands(str(row[0])), "spent_kg": spent_kg, "budget_kg": row[1]}
+
+    def _stands(self, status: str) -> dict[str, Any]:
+        """Return the status, and whether the process of a run that should be running is gone."""
+        gone = status == "running" and is_written(self.path.parent) is False
+        return {"status": status, "gone": gone, "sentence": _GONE if gone else _STATUS.get(status, status)}
 
     def _read_rounds(self, db: sqlite3.Connection) -> None:
         assert self._plan is not None
         number = {str(name): at for at, name in enumerate(self._plan.problem.fleet.names)}
         after = self.rounds[-1]["slot"] if self.rounds else -1
         if db.execute("SELECT count(*) FROM rounds WHERE slot <= ?", (after,)).fetchone()[0] != len(self.rounds):
-            self.rounds, after = [], -1  # the run returned to an earlier checkpoint
+            self.rounds, after, self.era = [], -1, _new_era()  # the run returned to an earlier checkpoint
         query = (
             "SELECT slot, number, slot_start, in_window, participants, loss, accuracy, spent_kg, seconds FROM rounds "
             "WHERE slot > ? ORDER BY slot LIMIT ?"
@@ -254,19 +333,24 @@ class RunReader:
         figures = ledger.figures(in_force)
         done = self.rounds[-1]["slot"] if self.rounds else -1
         silent = max(0.0, time.time() - self._written_at())
+        budget_kg, events = self._fixed["budget_kg"], _events(db)
         with damage(self.path):
             coming = self._coming(plan, done, journal)
         now = self._under_way(plan, journal) or (coming[0] if coming and not journal.get("guide") else None)
         return {
             "label": self.label,
             "kind": self._fixed["kind"],
-            "status": status,
-            "sentence": _STATUS.get(status, status),
+            **self._stands(status),
             "silent_s": round(silent, 1),
             "quiet": status == "running" and silent > _SILENT_S,
             "figures": figures.to_dict(),
             "spent_kg": figures.spent_kg,
-            "budget_kg": self._fixed["budget_kg"],
+            "budget_kg": budget_kg,
+            "left_kg": None if budget_kg is None else budget_kg - figures.spent_kg,
+            "ends": self._ends(plan, in_force),
+            "kg_by_round": self._kg_by_round(ledger),
+            "baseline": _baseline(self.path.parent),
+            "measured": _far_below(ledger, plan),
             "planned_kg": figures.planned_kg,
             "first_plan_kg": figures.first_plan_kg,
             "off_plan_kg": figures.spent_kg - figures.planned_until_now_kg if in_force.is_noted else None,
@@ -289,7 +373,9 @@ class RunReader:
             else {},
             "replans": [_replan(one) for one in journal.replans()[-_MOST_REPLANS:][::-1]],
             "quarantined": [asdict(one) for one in journal.quarantined()],
-            "events": _events(db),
+            "events": events,
+            "log": _log(ledger, self.rounds, self._fixed["clients"], events),
+            "era": self.era,
             "since": since,
             "rounds": self.rounds[since:],
         }
@@ -303,6 +389,36 @@ class RunReader:
             "rest_kg": np.cumsum(np.nan_to_num(kg[in_force.decided :])).tolist(),
             "schedule": answers.bits(np.packbits(in_force.wanted, axis=1)),
             "window": [begins, max(begins, in_force.end)],
+        }
+
+    def _kg_by_round(self, ledger: LedgerQueries) -> list[float]:
+        """Return the kg of the ledger up to each round, as far as they are settled now.
+
+        A round's own `spent_kg` counts what was at an upper bound then, so that it can be more than that of the next.
+        """
+        by_slot = sorted(ledger.kg_by_slot().items())
+        sums = np.cumsum([kg for _, kg in by_slot]) if by_slot else np.zeros(0)
+        at = np.searchsorted([slot for slot, _ in by_slot], [one["slot"] for one in self.rounds], side="right")
+        return [float(sums[count - 1]) if count else 0.0 for count in at.tolist()]
+
+    def _ends(self, plan: Plan, in_force: PlanInForce) -> dict[str, Any]:
+        """Return when the plan in force ends: by its own clock, and how many seconds from now on the wall clock."""
+        problem, seconds = plan.problem, None
+        at = problem.slot_start(in_force.end) if has_times(problem) else None
+        rounds_left = int(np.count_nonzero(in_force.wanted[:, in_force.decided :].any(axis=0)))
+        pace = [one["seconds"] for one in self.rounds[-_PACE_ROUNDS:]]
+        slot_s = self._fixed["settings"].get("slot_seconds")
+        if self._fixed["kind"] == "live":
+            seconds = None if at is None else (at - time_source.now()).total_seconds()
+        elif isinstance(slot_s, int | float) and slot_s > 0:
+            seconds = float(slot_s) * (in_force.end - in_force.decided)
+        elif pace:
+            seconds = rounds_left * sum(pace) / len(pace)
+        return {
+            "slot": in_force.end,
+            "at": None if at is None else iso(at),
+            "seconds": seconds if seconds is None else max(0.0, seconds),
+            "rounds_left": rounds_left,
         }
 
     def _coming(self, plan: Plan, done: int, journal: Journal) -> list[dict[str, Any]]:
@@ -345,6 +461,7 @@ class RunReader:
 
 
 _GROWING = (("id", "events"), ("slot", "rounds"), ("slot", "evaluations"))
+_GROWING_LIVE = (("id", "replans"), ("coalesce(ended_at, sent_at)", "attempts"))
 
 
 @contextmanager
@@ -402,6 +519,8 @@ def _fixed(db: sqlite3.Connection, plan: Plan) -> dict[str, Any]:
         "planned_kg": planned.tolist(),
         "busy_slots": np.flatnonzero(matrix.any(axis=0)).tolist(),
         "rounds_planned": int(np.count_nonzero(matrix.any(axis=0))),
+        "time_zone": problem.time_zone,
+        "no_slack": None if plan.solver == NO_SLACK else answers.no_slack_answer(problem),
         "plan": answers.plan_answer(plan, all_ends=False),
         "metrics": answers.metrics_answer(plan),
     }
@@ -415,6 +534,35 @@ def _charges(ledger: LedgerQueries) -> dict[str, Any]:
         "settled": {kind: {"lines": count, "kg": kg} for kind, count, _, kg, _ in ledger.differences()},
         "unplanned": {"lines": unplanned_lines, "kg": unplanned_kg},
     }
+
+
+def _baseline(folder: Path) -> dict[str, Any] | None:
+    """Return the curves of the no-slack baseline that was trained beside a run; None if there is none."""
+    path = folder / BASELINE / FILE
+    if not path.is_file():
+        return None
+    try:
+        with _reading(path) as db:
+            row, metric = db.execute("SELECT status FROM run").fetchone(), _metric(db, path)
+            query = "SELECT slot, spent_kg, loss, accuracy FROM rounds ORDER BY slot LIMIT ?"
+            rounds = [
+                [one["slot"], one["spent_kg"], _finite(one["loss"]), metric.scored(_finite(one["accuracy"]))["score"]]
+                for one in db.execute(query, (_MOST_POINTS,))
+            ]
+            spent_kg = LedgerQueries(db, path).ledger.spent_kg()
+            return {"status": None if row is None else row[0], "spent_kg": spent_kg, "rounds": rounds}
+    except SlackwaterError:  # it is just being created; a damaged one is shown as a run of its own
+        return None
+
+
+def _far_below(ledger: LedgerQueries, plan: Plan) -> list[dict[str, Any]]:
+    """Return the clients whose measured energy of training is far below what the scenario declares."""
+    declared = dict(zip(map(str, plan.problem.fleet.names), plan.problem.costs.training_kwh.tolist(), strict=True))
+    return [
+        {"client": client, "starts": starts, "measured_kwh": kwh / starts, "declared_kwh": declared[client]}
+        for client, starts, kwh in ledger.measured()
+        if starts >= _LEAST_STARTS and client in declared and kwh / starts < _FAR_BELOW * declared[client]
+    ]
 
 
 def _metric(db: sqlite3.Connection, path: Path) -> MetricLabel:
@@ -457,6 +605,29 @@ def _events(db: sqlite3.Connection) -> list[dict[str, Any]]:
     """Return the last events, newest first."""
     query = "SELECT at, level, slot, substr(message, 1, 2000) AS message FROM events ORDER BY id DESC LIMIT ?"
     return [dict(row) for row in db.execute(query, (_MOST_EVENTS,))]
+
+
+def _log(
+    ledger: LedgerQueries, rounds: list[dict[str, Any]], names: list[str], events: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return what the run wrote last, newest first: events, rounds, re-plans, and results of the asked clients."""
+    journal, booked = ledger.journal, ledger.booked_at()
+
+    def line(at: str | datetime | None, slot: int, text: str, level: str = "info") -> dict[str, Any]:
+        moment = at.isoformat(timespec="milliseconds") if isinstance(at, datetime) else at or ""
+        return {"at": moment, "level": level, "slot": slot, "message": text}
+
+    lines = [one | {"message": one["message"][:_MOST_LOG_LETTERS]} for one in events]
+    for one in rounds[-_MOST_LOG:]:
+        who = ", ".join(names[client] for client in one["clients"][:_MOST_LOG_NAMES])
+        more = f" and {len(one['clients']) - _MOST_LOG_NAMES} more" if len(one["clients"]) > _MOST_LOG_NAMES else ""
+        lines.append(line(booked.get(one["slot"]), one["slot"], f"Round {one['number'] + 1}: {who}{more}."))
+    lines += [line(one.at, one.slot, f"Re-planned: {one.reason}.") for one in journal.replans()[-_MOST_LOG:]]
+    for tried in journal.attempts()[-_MOST_LOG:]:
+        if tried.outcome not in ("running", "done"):
+            text = f"{tried.client}: {tried.outcome}{f', {tried.error}' if tried.error else ''}."
+            lines.append(line(tried.ended_at or tried.sent_at, tried.slot, text, "warning"))
+    return sorted(lines, key=lambda one: (one["at"], one["slot"] or 0), reverse=True)[:_MOST_LOG]
 
 
 def _parsed(text: Any, what: str, path: Path) -> Any:

@@ -1,16 +1,22 @@
 """The dashboard's server. It checks the Host, origin and token of a request before anything else.
 
 Any web page can make a browser send requests to this machine. The Host check stops names re-bound to the loopback address,
-the origin check stops other pages, and off the loopback address a token is required as well.
+the origin check stops other pages, and off the loopback address a token is required as well. A server that may write
+always requires the token, and answers POST only if the request says that it comes from the page itself.
 """
 
 from __future__ import annotations
 
+import base64
+import gzip
+import hashlib
 import hmac
+import html
 import ipaddress
 import json
 import logging
 import math
+import select
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -19,15 +25,23 @@ from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from slackwater._version import __version__
+from slackwater.atomic import write_whole
 from slackwater.charts.style import palette_css
 from slackwater.dashboard.catalogue import Catalogue, NotFound, compare_answer
+from slackwater.dashboard.edits import edit_answer, names_data, scenario_file
+from slackwater.dashboard.jobs import Job, Jobs, job_answer
 from slackwater.dashboard.plans import Outdated, PlanRequest, Plans, map_answer
-from slackwater.dashboard.runs import RunReader, Streams, message
+from slackwater.dashboard.runs import Page, RunReader, Streams, message
 from slackwater.errors import ScenarioError, SlackwaterError
+from slackwater.report.account import ReportSettings
+from slackwater.report.content import document
+from slackwater.report.html import page
+from slackwater.report.statement import make_statement
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 
@@ -77,6 +91,16 @@ class Access:
         """Return why the request is refused, or None. `offered` is the token from the address."""
         return self._host(headers) or self._origin(headers, path) or self._token(headers, offered)
 
+    def check_write(self, headers: Mapping[str, str]) -> Refusal | None:
+        """Return why a request that changes something is refused, or None; only the page itself may send one."""
+        refusal = self.check(headers, "")
+        own = headers.get("Origin") is not None or headers.get("Sec-Fetch-Site") == "same-origin"
+        if refusal is not None or (self.token is not None and own):
+            return refusal
+        return Refusal(
+            status=403, sentence="Only the dashboard's own page may change something. Open it, and use its buttons."
+        )
+
     def is_token(self, offered: str | None) -> bool:
         """Return whether this is the token, in constant time."""
         if self.token is None or offered is None:
@@ -86,7 +110,10 @@ class Access:
     def _host(self, headers: Mapping[str, str]) -> Refusal | None:
         name, port = _split(headers.get("Host", ""))
         ours = name in self.hosts or (self.any_address and _is_address(name))
-        if name and (name in self.further or (ours and (80 if port is None else port) == self.port)):
+        # Names of the loopback address cannot be re-bound, and an SSH tunnel calls them with a port of its own.
+        if name and (
+            name in self.further or is_loopback(name) or (ours and (80 if port is None else port) == self.port)
+        ):
             return None
         return Refusal(
             status=421,
@@ -114,7 +141,9 @@ class Access:
             return None
         return Refusal(
             status=401,
-            sentence="A token is required. Open the address with ?token=.. that `slackwater serve` printed when it started.",
+            sentence="This is not the token of this dashboard. `slackwater serve` printed the token when it started."
+            if offered
+            else "A token is required. Open the address with ?token=.. that `slackwater serve` printed when it started.",
         )
 
     def _cookie(self, headers: Mapping[str, str]) -> str | None:
@@ -160,6 +189,25 @@ def _is_address(name: str) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """Content that a browser may keep, and asks about again before it uses it."""
+
+    kind: str
+    plain: bytes
+    packed: bytes | None = None
+    """The same by gzip; None if that would not be shorter."""
+    tag: str
+    """ETag; weak, as both forms have the same."""
+
+    @classmethod
+    def of(cls, kind: str, plain: bytes, *, pack: int = 0) -> Content:
+        """Return content with its tag, packed by gzip at the level `pack`; 0: not packed."""
+        packed = gzip.compress(plain, pack, mtime=0) if pack and len(plain) >= _LEAST_PACKED else plain
+        tag = f'W/"{hashlib.blake2b(plain, digest_size=12).hexdigest()}"'
+        return cls(kind=kind, plain=plain, packed=packed if len(packed) < len(plain) else None, tag=tag)
+
+
 log = logging.getLogger(__name__)
 Answer = Callable[[Mapping[str, str]], dict[str, Any]]
 _TYPES = {
@@ -178,10 +226,38 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_LEAST_PACKED = 1_000
+"""Bytes from which content is sent by gzip."""
+_MOST_QUERY, _MOST_FIELDS = 24_000, 40
+_MOST_BODY = 64 * 1024
 _MOST_CONNECTIONS = 128
 _PATIENCE_S = 20.0
 """Timeout for a slow browser, which then reconnects."""
 _DEFECT = "Something went wrong inside the dashboard. This is a defect; please report it with what `slackwater serve` printed."
+
+
+_FORM_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:30rem;margin:15vh auto;padding:0 1rem;color:#1b1b1b;background:#fff}"
+    "input,button{font:inherit;padding:.4rem .7rem}input{width:100%;box-sizing:border-box;margin:.3rem 0 .8rem}"
+    "@media(prefers-color-scheme:dark){body{color:#eee;background:#161616}}"
+)
+_FORM = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Slackwater: token</title><style>{style}</style></head>
+<body><h1>Slackwater</h1><p role="status">{sentence}</p>
+<form method="get" action="./"><label for="token">Token</label>
+<input id="token" name="token" type="password" autocomplete="off" required autofocus>
+<button>Open the dashboard</button></form>
+<p>The token is the part after <code>?token=</code> of the address that <code>slackwater serve</code> printed.</p></body></html>
+"""
+_FORM_HASH = base64.b64encode(hashlib.sha256(_FORM_STYLE.encode()).digest()).decode()
+_FORM_POLICY = (
+    f"default-src 'none'; style-src 'sha256-{_FORM_HASH}'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_FORM_SENTENCE = "This dashboard asks for its token."
 
 
 class Dashboard(ThreadingHTTPServer):
@@ -192,13 +268,23 @@ class Dashboard(ThreadingHTTPServer):
     request_queue_size = 64
 
     def __init__(
-        self, library: Catalogue, *, host: str, port: int, token: str | None = None, names: tuple[str, ...] = ()
+        self,
+        library: Catalogue,
+        *,
+        host: str,
+        port: int,
+        token: str | None = None,
+        names: tuple[str, ...] = (),
+        writable: bool = False,
     ) -> None:
+        if writable and not token:
+            raise ValueError("a server that may write needs a token")
         if ":" in host:
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
         self.guard = Access.of(host, self.port, token=token, names=names)
-        self.library, self.plans, self.streams = library, Plans(library), Streams()
+        self.library, self.plans, self.streams, self.jobs = library, Plans(library), Streams(), Jobs()
+        self.writable = writable
         self.files = _files()
         self._readers: dict[str, RunReader] = {}
         self._lock = threading.Lock()
@@ -207,13 +293,21 @@ class Dashboard(ThreadingHTTPServer):
             "/api/sources": self._sources,
             "/api/problem": lambda query: self.plans.problem(query.get("source", "")),
             "/api/plan": lambda query: self.plans.quick(PlanRequest.of(query)),
+            "/api/plan/joint": lambda query: self.plans.joint(PlanRequest.of(query)),
             "/api/plan/best": lambda query: self.plans.best(PlanRequest.of(query)),
             "/api/front": lambda query: self.plans.front(PlanRequest.of(query)),
             "/api/scenario": lambda query: self.plans.scenario(PlanRequest.of(query)),
             "/api/map": lambda query: map_answer(self.library, query.get("source", "")),
+            "/api/edit": self._edit,
             "/api/run": self._run,
+            "/api/run/brief": lambda query: self.reader(query.get("run", "")).brief(),
             "/api/compare": self._compare,
         }
+        self.actions: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {}
+        """What POST does: nothing, unless the owner lets the page write."""
+        if writable:
+            self.answers["/api/jobs"] = lambda query: {"jobs": [self._job(one) for one in self.jobs.all()]}
+            self.actions = {"/api/save": self._save, "/api/start": self._start}
 
     @property
     def port(self) -> int:
@@ -262,6 +356,55 @@ class Dashboard(ThreadingHTTPServer):
         reader = self.reader(query.get("run", ""))
         return {"state": reader.look(), "fixed": reader.fixed()}
 
+    def report(self, run: str) -> str:
+        """Return the emissions report of a run as HTML."""
+        return page(document(make_statement(self.reader(run).path.parent, ReportSettings())))
+
+    def _edit(self, query: Mapping[str, str]) -> dict[str, Any]:
+        entry = self.library.entry(query.get("source", ""))
+        if entry.kind != "scenario":
+            return {
+                "file": None,
+                "sentence": f"A {entry.kind} cannot be edited. Copy it as a scenario file, and serve that file.",
+            }
+        return edit_answer(entry.path, given_data=self.library.data, writable=self.writable)
+
+    def _save(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the displayed scenario to its own file; no request names another."""
+        path, text = self.plans.file(_plan_request(asked))
+        with self._lock:
+            write_whole(path.resolve(), text, private=False)
+        return {"saved": path.name}
+
+    def _start(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Start a rehearsal or a training run of the displayed scenario, in a new folder beside it."""
+        kind, request = asked.get("kind"), _plan_request(asked)
+        if kind not in ("rehearse", "train"):
+            raise ScenarioError("kind must be rehearse or train.")
+        path, text = self.plans.file(request)
+        given = (
+            []
+            if self.library.data is None or names_data(self.library.entry(request.source).changes)
+            else ["--data", str(Path(self.library.data).absolute())]
+        )
+        given += [] if self.library.fill_hours is None else ["--fill-hours", str(self.library.fill_hours)]
+
+        def commands(folder: Path) -> list[list[str]]:
+            own = path.absolute()
+            if text != scenario_file(path):  # the run uses what is on show, and the scenario stays as it is
+                own = own.with_name(f"{folder.name}.toml")
+                write_whole(own, text, private=False)
+            out = str(folder.absolute())
+            if kind == "rehearse":
+                return [["rehearse", str(own), "--out", out, *given]]
+            end = [] if request.end is None else ["--end", str(request.end)]
+            return [["plan", str(own), "--out", out, *end, *given], ["train", out, "--out", out]]
+
+        return self._job(self.jobs.start(kind, path.parent, commands))
+
+    def _job(self, job: Job) -> dict[str, Any]:
+        return job_answer(job, self.library.run_id(job.folder))
+
     def _compare(self, query: Mapping[str, str]) -> dict[str, Any]:
         entries = [self.library.entry(one) for one in query.get("ids", "").split(",") if one]
         return compare_answer([(entry, self.reader(entry.id) if entry.kind == "run" else None) for entry in entries])
@@ -280,21 +423,21 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Check the request, then answer it."""
         address = urlsplit(self.path)
-        query = (
-            dict(parse_qsl(address.query, keep_blank_values=True, max_num_fields=40))
-            if len(address.query) < 8_000
-            else {}
-        )
+        query = _query(address.query)
         refusal = self.server.guard.check(self.headers, address.path, query.get("token"))  # type: ignore[arg-type]
         if refusal is not None:
-            self._refuse(refusal)
+            if refusal.status == HTTPStatus.UNAUTHORIZED and address.path == "/" and self._is_browser():
+                self._ask_for_token(refusal.sentence if query.get("token") else _FORM_SENTENCE)
+            else:
+                self._refuse(refusal)
         elif "token" in query and address.path == "/":
             self._keep_token(query["token"])
         elif address.path in self.server.files:
-            content, kind = self.server.files[address.path]
-            self._send(HTTPStatus.OK, content, kind)
+            self._send_content(self.server.files[address.path])
         elif address.path == "/api/events":
             self._stream(query)
+        elif address.path == "/api/report":
+            self._report(query.get("run", ""))
         elif address.path in self.server.answers:
             self._answer(self.server.answers[address.path], query)
         else:
@@ -302,20 +445,47 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
+    def do_POST(self) -> None:
+        """Do what the page asks for, if the owner lets it write."""
+        self.close_connection = True  # a refused request's body is not read
+        refusal = self.server.guard.check_write(self.headers)  # type: ignore[arg-type]
+        if not self.server.actions:
+            self._only_get()
+        elif refusal is not None:
+            self._refuse(refusal)
+        elif self.path not in self.server.actions:
+            self._send_json(HTTPStatus.NOT_FOUND, {"error": "There is nothing at this address."})
+        elif (asked := self._body()) is None:
+            self._send_json(HTTPStatus.BAD_REQUEST, {"error": "The request must be a JSON object of at most 64 KiB."})
+        else:
+            self._answer(self.server.actions[self.path], asked)
+
+    def _body(self) -> dict[str, Any] | None:
+        """Return the body of a request; None if it is not a small JSON object."""
+        length = self.headers.get("Content-Length", "")
+        kind = self.headers.get_content_type()
+        if kind != "application/json" or not length.isdecimal() or int(length) > _MOST_BODY:
+            return None
+        try:
+            found = json.loads(self.rfile.read(int(length)))
+        except (ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
     def _only_get(self) -> None:
         self.close_connection = True  # the request's body is not read
         self._send_json(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "The dashboard only reads: use GET."})
 
-    do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _only_get
+    do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _only_get
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log only the method, below the level of --verbose: the address may contain a token."""
         log.debug("request: %s", self.command)
 
-    def _answer(self, answer: Answer, query: Mapping[str, str]) -> None:
+    def _answer(self, answer: Callable[[Any], dict[str, Any]], asked: Any) -> None:
         status, content = HTTPStatus.OK, dict[str, Any]()
         try:
-            content = answer(query)
+            content = answer(asked)
         except Outdated:
             status, content = (
                 HTTPStatus.CONFLICT,
@@ -334,6 +504,15 @@ class _Handler(BaseHTTPRequestHandler):
             status, content = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": _DEFECT}
         self._send_json(status, content)
 
+    def _report(self, run: str) -> None:
+        """Send the emissions report of a run: a page of its own, without scripts."""
+        try:
+            text = self.server.report(run)
+        except (SlackwaterError, OSError) as error:
+            self._send_json(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": str(error)})
+            return
+        self._send(HTTPStatus.OK, text.encode(), _TYPES[".html"], {"Content-Security-Policy": _REPORT_POLICY})
+
     def _stream(self, query: Mapping[str, str]) -> None:
         try:
             reader = self.server.reader(query.get("run", ""))
@@ -341,10 +520,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_json(HTTPStatus.NOT_FOUND, {"error": str(error)})
             return
         self.close_connection = True
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n{_lines(_HEADERS)}\r\n"
-        self.wfile.write(head.encode())
+        fields = {"Content-Type": "text/event-stream", "Connection": "close", "X-Accel-Buffering": "no", **_HEADERS}
+        self.wfile.write(f"HTTP/1.1 200 OK\r\n{_lines(fields)}\r\n".encode())
+        page = Page(
+            address=str(self.client_address[0]),
+            send=self._write,
+            is_closed=self._is_closed,
+            last_id=self.headers.get("Last-Event-ID", ""),
+        )
         try:
-            self.server.streams.follow(query.get("run", ""), reader, self._write)
+            self.server.streams.follow(query.get("run", ""), reader, page)
         except SlackwaterError as error:
             self.wfile.write(message("trouble", {"error": str(error)}))
         except OSError:  # the page was closed, or was too slow to read
@@ -353,10 +538,32 @@ class _Handler(BaseHTTPRequestHandler):
     def _write(self, content: bytes) -> None:
         self.wfile.write(content)
 
+    def _is_closed(self) -> bool:
+        """Return whether the browser has closed the connection of a stream, on which it sends nothing more."""
+        try:
+            readable, _, _ = select.select([self.connection], [], [], 0)
+            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+        except (OSError, ValueError):
+            return True
+
+    def _is_browser(self) -> bool:
+        """Return whether a person waits for a page; a program asks for JSON."""
+        return "text/html" in self.headers.get("Accept", "")
+
     def _keep_token(self, token: str) -> None:
-        """Move the token from the address, where others may see it, into a cookie."""
-        cookie = f"{self.server.guard.cookie}={token}; HttpOnly; SameSite=Lax; Path=/"
-        self._send(HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": "/", "Set-Cookie": cookie})
+        """Move the token from the address, where others may see it, into a cookie.
+
+        The place and the cookie's path are relative, so that they also hold behind a proxy with a path prefix.
+        """
+        cookie = f"{self.server.guard.cookie}={token}; HttpOnly; SameSite=Lax"
+        self._send(HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": "./", "Set-Cookie": cookie})
+
+    def _ask_for_token(self, sentence: str) -> None:
+        """Send a page with a field for the token; only `sentence` is not the same for everybody."""
+        self.close_connection = True
+        text = _FORM.format(style=_FORM_STYLE, sentence=html.escape(sentence))
+        more = {"Content-Security-Policy": _FORM_POLICY}
+        self._send(HTTPStatus.UNAUTHORIZED, text.encode(), _TYPES[".html"], more)
 
     def _refuse(self, refusal: Refusal) -> None:
         self.close_connection = True
@@ -367,11 +574,31 @@ class _Handler(BaseHTTPRequestHandler):
             text = json.dumps(content, allow_nan=False)
         except ValueError:
             text = json.dumps(_finite(content), allow_nan=False)
-        self._send(status, text.encode(), "application/json")
+        if status is HTTPStatus.OK and self.command != "POST":
+            # The lowest level: a slider waits for the answer.
+            self._send_content(Content.of(_TYPES[".json"], text.encode(), pack=1 if self._takes_gzip() else 0))
+        else:
+            self._send(status, text.encode(), _TYPES[".json"])
+
+    def _takes_gzip(self) -> bool:
+        offered = (part.strip().lower() for part in self.headers.get("Accept-Encoding", "").split(","))
+        return any(part == "gzip" or (part.startswith("gzip;") and not part.endswith("q=0")) for part in offered)
+
+    def _send_content(self, content: Content) -> None:
+        """Send content, or say that the browser has it already."""
+        more = {"Cache-Control": "private, no-cache", "ETag": content.tag, "Vary": "Accept-Encoding"}
+        if content.tag in (one.strip() for one in self.headers.get("If-None-Match", "").split(",")):
+            self._send(HTTPStatus.NOT_MODIFIED, b"", content.kind, more)
+        elif content.packed is not None and self._takes_gzip():
+            self._send(HTTPStatus.OK, content.packed, content.kind, more | {"Content-Encoding": "gzip"})
+        else:
+            self._send(HTTPStatus.OK, content.plain, content.kind, more)
 
     def _send(self, status: HTTPStatus, content: bytes, kind: str, more: Mapping[str, str] | None = None) -> None:
         """Send head and body in one piece: two writes would delay each other."""
         fields = {"Content-Type": kind, "Content-Length": str(len(content)), **_HEADERS, **(more or {})}
+        if status is HTTPStatus.NOT_MODIFIED:
+            del fields["Content-Length"]
         if self.close_connection:
             fields["Connection"] = "close"
         head = f"HTTP/1.1 {status.value} {status.phrase}\r\n{_lines(fields)}\r\n"
@@ -382,16 +609,31 @@ def _lines(fields: Mapping[str, str]) -> str:
     return "".join(f"{name}: {value}\r\n" for name, value in fields.items())
 
 
-def _files() -> dict[str, tuple[bytes, str]]:
+def _plan_request(asked: Mapping[str, Any]) -> PlanRequest:
+    """Return the plan on show that a page names; its values are checked like those of an address."""
+    return PlanRequest.of({key: str(value) for key, value in asked.items() if value is not None})
+
+
+def _query(text: str) -> dict[str, str]:
+    """Return the fields of an address; none if there are too many."""
+    if len(text) > _MOST_QUERY:
+        return {}
+    try:
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+    except ValueError:
+        return {}
+
+
+def _files() -> dict[str, Content]:
     """Return all served files by address; no request opens anything else."""
-    found = {"/palette.css": (palette_css().encode(), _TYPES[".css"])}
+    found = {"/palette.css": Content.of(_TYPES[".css"], palette_css().encode(), pack=9)}
     static = resources.files("slackwater.dashboard") / "static"
     for place, folder in (("/", static), ("/vendor/", static / "vendor")):
         for file in folder.iterdir():
             suffix = f".{file.name.rpartition('.')[2]}"
             if suffix in _TYPES:
                 address = "/" if file.name == "index.html" else f"{place}{file.name}"
-                found[address] = (file.read_bytes(), _TYPES[suffix])
+                found[address] = Content.of(_TYPES[suffix], file.read_bytes(), pack=9)
     return found
 
 

@@ -41,6 +41,12 @@ _CLIENT_SLOTS = """
 SELECT slot, client, sum(kg) AS kg, min(planned) AS planned FROM charges
 WHERE cause = 'training' GROUP BY slot, client ORDER BY slot, client
 """
+_MEASURED = """
+SELECT client, count(*) AS starts, coalesce(sum(kwh), 0.0) AS energy_kwh FROM (
+    SELECT client, slot, attempt, sum(energy_kwh) AS kwh FROM charges WHERE cause = 'training'
+    GROUP BY client, slot, attempt HAVING max(method = 'measured')
+) GROUP BY client ORDER BY client
+"""
 _STARTED = "SELECT DISTINCT slot, client FROM charges WHERE cause = 'training' AND kind = 'charge'"
 _VALUES = """
 SELECT DISTINCT intensity_source, intensity_kind, zone, slot_start, intensity_kg_per_kwh FROM charges
@@ -141,6 +147,15 @@ class LedgerQueries:
         """Yield training by slot and client."""
         for row in self._db.execute(_CLIENT_SLOTS):
             yield ClientSlot(slot=row["slot"], client=row["client"], kg=row["kg"], planned=bool(row["planned"]))
+
+    def measured(self) -> list[tuple[str, int, float]]:
+        """Return for each client with measured training: its measured starts, and their energy in kWh."""
+        return [(str(client), int(starts), float(kwh)) for client, starts, kwh in self._rows(_MEASURED)]
+
+    def booked_at(self) -> dict[int, str]:
+        """Return slot -> when its last charge was booked, on the wall clock, UTC."""
+        query = "SELECT slot, max(booked_at) FROM charges WHERE kind = 'charge' GROUP BY slot"
+        return {int(slot): str(at) for slot, at in self._rows(query)}
 
     def kg_by_slot(self) -> dict[int, float]:
         """Return slot -> kg of all its lines."""

@@ -96,8 +96,9 @@ def test_a_further_name_is_answered_and_no_other(tmp_path: Path) -> None:
             # A proxy in front has a port of its own, and sends none where it is the usual one.
             for host in (name, f"{name}:{port}", f"{name}:8443"):
                 assert _status(address, Host=host) == 200, host
-        assert _status(address, Host=f"127.0.0.1:{port}") == 200
-        for host in ("evil.example", f"evil.example:{port}", f"sub.grid.example:{port}", "127.0.0.1:8443", ""):
+        for host in (f"127.0.0.1:{port}", "127.0.0.1:8443", "localhost:9000"):  # as through a tunnel
+            assert _status(address, Host=host) == 200
+        for host in ("evil.example", f"evil.example:{port}", f"sub.grid.example:{port}", "192.0.2.1:8443", ""):
             assert _status(address, Host=host) == 421, host
         assert _status(address, Host="grid.example", Origin="https://grid.example") == 200
         assert _status(address, Host="grid.example", Origin="https://evil.example") == 403

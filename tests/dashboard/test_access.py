@@ -16,14 +16,16 @@ def _status(
     return None if refusal is None else refusal.status
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:8765", "localhost:8765", "LOCALHOST:8765", "[::1]:8765"])
-def test_its_own_names_are_answered(host: str) -> None:
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:8765", "localhost:8765", "LOCALHOST:8765", "[::1]:8765", "127.0.0.1", "localhost:9000"]
+)
+def test_its_own_names_are_answered_also_through_a_tunnel_with_a_port_of_its_own(host: str) -> None:
     assert _status(LOCAL, {"Host": host}) is None
 
 
 @pytest.mark.parametrize(
     "host",
-    ["", "evil.example", "evil.example:8765", "127.0.0.1", "127.0.0.1:80", "127.0.0.1:8765@evil.example", "127.0.0.1:x", "a b", "[::1",
+    ["", "evil.example", "evil.example:8765", "0.0.0.0:8765", "127.0.0.1:8765@evil.example", "127.0.0.1:x", "a b", "[::1",
      "127.0.0.1.evil.example:8765", "10.0.0.1:8765", "user@127.0.0.1:8765", "127.0.0.1:8765/x"],
 )  # fmt: skip
 def test_other_names_are_refused(host: str) -> None:
@@ -86,3 +88,15 @@ def test_no_token_is_no_token() -> None:
 def test_loopback() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.8.0.1", "::1", "localhost", "LOCALHOST")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "192.0.2.1", "example.com", "")))
+
+
+def test_only_the_page_itself_may_write_and_only_with_a_token() -> None:
+    bearer = SAME | {"Authorization": "Bearer secret"}
+    own = [{"Origin": "http://127.0.0.1:8765"}, {"Sec-Fetch-Site": "same-origin"}]
+    for more in own:
+        assert OPEN.check_write(bearer | more) is None
+        assert LOCAL.check_write(SAME | more).status == 403  # type: ignore[union-attr]
+        assert OPEN.check_write(SAME | more).status == 401  # type: ignore[union-attr]
+    for more in ({}, {"Origin": "http://127.0.0.1:9000"}, {"Origin": "null"}, {"Sec-Fetch-Site": "none"}):
+        assert OPEN.check_write(bearer | more).status == 403  # type: ignore[union-attr]
+    assert OPEN.check_write({"Host": "evil.example"} | own[0]).status == 421  # type: ignore[union-attr]

@@ -21,6 +21,7 @@ from slackwater.dashboard.planner_process import PlannerProcess
 from slackwater.dashboard.plans import COUNTRIES, PLACES, Outdated, PlanRequest, Plans, map_answer, most_slack
 from slackwater.errors import InfeasibleError, ScenarioError, SlackwaterError
 from slackwater.planning.auto import quality
+from slackwater.planning.planner import optimise
 from slackwater.planning.problem import Problem
 from slackwater.planning.schedule import plan_from_matrix
 
@@ -68,7 +69,7 @@ def test_quick_and_best_are_the_plans_of_the_command_line(plans: tuple[Plans, st
     made, source, problem = plans
     quick = made.quick(PlanRequest(source=source, budget_kg=1.5, alpha=0.5, fine_tune=2, slack=30, near=7))
     variant = problem.with_settings(budget_kg=1.5, alpha=0.5, fine_tune=2, slack=30)
-    fixed, joint = sw.plan(variant, end=7), sw.plan(variant)
+    fixed, joint = optimise(variant, end=7), sw.plan(variant)
     assert quick["end"] == 7
     assert not quick["all_ends"]
     assert np.array_equal(_matrix(quick, variant.horizon), fixed.matrix)
@@ -83,6 +84,51 @@ def test_quick_and_best_are_the_plans_of_the_command_line(plans: tuple[Plans, st
     objectives = [point["objective"] for point in front["points"]]
     assert objectives == sorted(objectives)
     assert min(p["budget_kg"] for p in front["points"]) < 1.5 < max(p["budget_kg"] for p in front["points"])
+
+
+def test_sliders_vary_what_the_planner_chose_and_leave_the_rest_to_it(tmp_path: Path) -> None:
+    library = open_library(scenario(tmp_path, head=SCENARIO.replace("alpha = 0.1\n", "")))
+    made, source = Plans(library), library.entries()[0].id
+    problem = library.problem(source).problem
+    assert made.problem(source)["settings"]["free"] == ["alpha", "recall"]
+    first = made.best(PlanRequest.of({"source": source}))
+    chosen, settings = sw.plan(problem), first["recommended"]
+    assert np.array_equal(_matrix(first, problem.horizon), chosen.matrix)
+    assert settings == {
+        "end": chosen.end,
+        "fine_tune": 1,
+        "recall": chosen.problem.recall,
+        "alpha": chosen.problem.alpha,
+    }
+    shown = {
+        "source": source,
+        "free": "alpha,recall",
+        "alpha": str(settings["alpha"]),
+        "recall": str(settings["recall"]),
+    }
+    assert made.best(PlanRequest.of(shown)) is first, "what the planner chooses does not depend on what is on show"
+    variant = problem.with_settings(alpha=settings["alpha"], recall=settings["recall"], budget_kg=1.7)
+    quick = made.quick(PlanRequest.of(shown | {"budget_kg": "1.7", "near": str(chosen.end)}))
+    assert quick["objective"] == optimise(variant, end=chosen.end).objective
+    joint = made.joint(PlanRequest.of(shown | {"budget_kg": "1.7"}))
+    assert (joint["all_ends"], joint["objective"]) == (True, optimise(variant).objective)
+    assert "metrics" not in joint
+    made.close()
+
+
+@pytest.mark.parametrize("goal", ['goal = "enough"\nbudget_kg = 2.0', 'goal = "work"\nrounds_each = 3'])
+def test_a_scenario_with_a_goal_is_shown_at_the_budget_that_the_goal_buys(tmp_path: Path, goal: str) -> None:
+    head = SCENARIO.replace("budget_kg = 2.0", goal).replace("alpha = 0.1\n", "")
+    library = open_library(scenario(tmp_path, head=head))
+    source = library.entries()[0].id
+    asked, expected = Plans(library), sw.plan(library.problem(source).problem)
+    settings = asked.problem(source)["settings"]
+    assert settings["budget_kg"] == pytest.approx(expected.emissions_kg)
+    shown = asked.best(PlanRequest(source=source, budget_kg=settings["budget_kg"], slack=settings["slack"]))
+    assert np.array_equal(_matrix(shown, expected.problem.horizon), expected.matrix)
+    assert shown["tiles"]["people"]["rounds"] == int(expected.matrix.any(axis=0).sum())
+    assert asked.quick(PlanRequest(source=source, budget_kg=1.3 * settings["budget_kg"], near=5))["schedule"]
+    asked.close()
 
 
 def test_a_budget_that_does_not_do_is_answered_with_the_least_that_does(plans: tuple[Plans, str, Problem]) -> None:

@@ -1,22 +1,40 @@
 // The page: four views, one scenario or plan at a time, light or dark.
 import { $, ask, el, local, printable, showTrouble } from "./base.js";
 import { CompareView } from "./compare.js";
+import { EditPanel } from "./edit.js";
 import { MapView } from "./map.js";
 import { PlanView } from "./plan.js";
 import { RunView } from "./run.js";
 
 const VIEWS = ["plan", "map", "run", "compare"];
-const compare = new CompareView();
+const PUSH_AFTER_MS = 400;
+const compare = new CompareView(() => note());
 const plan = new PlanView((...pinned) => compare.pin(...pinned), () => note());
 const map = new MapView(
   (source, slot) => new Set(plan.plan && plan.problem.source === source ? plan.problem.clients.name.flatMap((_, c) => (plan.bits.has(c, slot) ? [plan.problem.zones[plan.problem.clients.zone[c]]] : [])) : []),
   (zone) => { $("filter").value = zone; plan.draw(); show("plan", true); },
+  () => { plan.slot = Number($("hour").value); plan.grid.pointAt(plan.slot); note(); },
 );
 const run = new RunView();
+const edit = new EditPanel(
+  async (source, fresh) => {
+    wanted = fresh ? null : new URLSearchParams(plan.link());
+    options($("source"), edit.listed(sources));
+    $("source").value = source;
+    if (fresh) opened.plan = null;
+    await open("plan");
+    opened.map = null;
+    note();
+  },
+  async (id) => { await refresh(); $("runs").value = id; await show("run"); },
+  () => plan.query(),
+);
 const opened = { plan: null, map: null, run: null };
 let sources = [];
 let wanted = null;
 let noting = null;
+let going = false;
+let stepped = false;
 
 function options(select, list) {
   const kept = select.value;
@@ -26,14 +44,15 @@ function options(select, list) {
 
 async function refresh() {
   ({ sources } = await ask("/api/sources"));
-  options($("source"), sources);
+  options($("source"), edit.listed(sources));
   options($("runs"), sources.filter((one) => one.kind === "run"));
 }
 
 async function open(view) {
   const source = $("source").value;
   try {
-    if (view === "plan" && opened.plan !== source && source) { opened.plan = source; await plan.open(source, wanted); wanted = null; origin(); }
+    if (view === "plan" && opened.plan !== source && source) { opened.plan = source; await plan.open(source, wanted); wanted = null; origin(); edit.opened(source); }
+    if (view === "map" && plan.slot != null) setHour(plan.slot);
     if (view === "map" && opened.map !== source && source) { opened.map = source; await map.open(source); } else if (view === "map" && map.data) map.draw();
     if (view === "run") {
       await refresh();
@@ -47,29 +66,51 @@ async function open(view) {
   }
 }
 
+const setHour = (slot) => { $("hour").max = Math.max(Number($("hour").max), slot); $("hour").value = slot; };
+
 /** Return the link to exactly this view. */
 function address(view) {
   const fields = new URLSearchParams();
   if (view === "run") { if ($("runs").value) fields.set("run", $("runs").value); }
   else if (view !== "compare" && $("source").value) fields.set("source", $("source").value);
-  if (view === "map") fields.set("hour", $("hour").value);
+  if (view === "map") { fields.set("hour", $("hour").value); if (map.region !== "All") fields.set("region", map.region); }
   if (view === "plan" && plan.problem?.source === $("source").value) for (const [key, value] of Object.entries(plan.link())) fields.set(key, value);
+  if (view === "compare") for (const [key, value] of compare.link()) fields.append(key, value);
   return `#${view}${fields.size ? `?${fields}` : ""}`;
 }
 
-/** Keep the link in the address up to date, at most a few times a second. */
+/** Keep the address up to date: what rests is a step that the back button undoes. */
 function note() {
   clearTimeout(noting);
-  noting = setTimeout(() => { history.replaceState(null, "", address(current())); links(current()); }, 250);
+  noting = setTimeout(() => {
+    const at = address(current());
+    if (going || at === location.hash || (current() === "plan" && !opened.plan)) return;
+    history[stepped ? "pushState" : "replaceState"](null, "", at);
+    stepped = true;
+    links(current());
+  }, PUSH_AFTER_MS);
 }
 
 /** Show the view of the address, as given by a shared link or by back and forward. */
 async function go() {
-  const [view, text = ""] = location.hash.slice(1).split(/\?(.*)/s), fields = new URLSearchParams(text);
+  clearTimeout(noting);
+  going = true;
+  const [view, text = ""] = location.hash.slice(1).split(/\?(.*)/s), fields = new URLSearchParams(text), wish = VIEWS.includes(view) ? view : "plan";
   for (const [id, key] of [["source", "source"], ["runs", "run"]]) if ([...$(id).options].some((one) => one.value === fields.get(key))) $(id).value = fields.get(key);
-  if (/^\d+$/.test(fields.get("hour") ?? "")) $("hour").value = Math.min(Number(fields.get("hour")), Number($("hour").max = Math.max(Number($("hour").max), Number(fields.get("hour")))));
-  if (view === "plan" || !VIEWS.includes(view)) { wanted = text ? fields : null; if (opened.plan !== null) opened.plan = null; }
-  await show(VIEWS.includes(view) ? view : "plan", false, false);
+  if (wish === "map") {
+    if (/^\d{1,6}$/.test(fields.get("hour") ?? "")) setHour(plan.slot = Number(fields.get("hour")));
+    map.region = fields.get("region") ?? "All";
+    if (map.data?.source === $("source").value) map.show(map.region);
+  }
+  try {
+    if (wish === "compare") await compare.restore(fields);
+    if (wish === "plan" && opened.plan && opened.plan === $("source").value) plan.reset(text ? fields : null);
+    else if (wish === "plan") wanted = text ? fields : null;
+  } catch (error) { showTrouble(error); }
+  await show(wish, false, false);
+  stepped = false;
+  going = false;
+  note();
 }
 
 async function share() {
@@ -84,9 +125,13 @@ function origin() {
 }
 
 function links(view) {
-  const source = encodeURIComponent($("source").value), chosen = encodeURIComponent($("runs").value);
-  const at = { plan: `/api/plan/best?${new URLSearchParams(plan.problem ? { source: $("source").value, ...plan.set, end: plan.set.end ?? "auto" } : { source: $("source").value })}`, map: `/api/map?source=${source}`, run: `/api/run?run=${chosen}`, compare: `/api/compare?ids=${encodeURIComponent([...compare.chosen].filter((id) => !id.startsWith("pin")).join(","))}` };
-  $("json-links").replaceChildren(el("a", { href: local(at[view]) }, "JSON of exactly this"));
+  const best = (settings) => `/api/plan/best?${new URLSearchParams(settings)}`, source = { source: $("source").value };
+  const shown = compare.pinned.filter((one) => compare.chosen.has(one.id)), ids = [...compare.chosen].filter((id) => !id.startsWith("pin")).join(",");
+  const at = {
+    plan: [best(plan.problem ? plan.settings() : source)], map: [`/api/map?${new URLSearchParams(source)}`], run: [`/api/run?${new URLSearchParams({ run: $("runs").value })}`],
+    compare: [...(ids ? [`/api/compare?${new URLSearchParams({ ids })}`] : []), ...shown.map((one) => best(one.settings))],
+  };
+  $("json-links").replaceChildren(...at[view].flatMap((one, i) => [" ", el("a", { href: local(one) }, i ? `and ${i + 1}` : "JSON of exactly this")]));
 }
 
 async function show(view, focus = false, push = true) {
@@ -100,8 +145,9 @@ async function show(view, focus = false, push = true) {
   $("source-box").hidden = view === "run" || view === "compare";
   if (view !== "map") map.play(false);
   showTrouble(null);
-  if (push && view !== location.hash.slice(1).split("?")[0]) history.pushState(null, "", address(view));
+  if (push && view !== location.hash.slice(1).split("?")[0]) { clearTimeout(noting); history.pushState(null, "", address(view)); }
   await open(view);
+  if (push) { stepped = false; note(); } // what the view adds to the address is no step of its own
 }
 
 const current = () => VIEWS.find((one) => !$(one).hidden);
@@ -115,7 +161,6 @@ for (const view of VIEWS) {
 }
 $("source").addEventListener("change", () => { open(current()); note(); });
 $("runs").addEventListener("change", note);
-$("hour").addEventListener("change", note);
 $("share").addEventListener("click", share);
 addEventListener("popstate", go);
 

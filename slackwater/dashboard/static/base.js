@@ -46,13 +46,13 @@ export function csv(rows) {
   return new Blob([rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n"], { type: "text/csv" });
 }
 
-/** Return JSON from the server, or throw Trouble with its error message. */
-export async function ask(path, query = {}, signal = undefined) {
+/** Return JSON from the server, or throw Trouble with its error message; with a body it is a POST. */
+export async function ask(path, query = {}, signal = undefined, body = undefined) {
   const fields = new URLSearchParams();
   for (const [key, value] of Object.entries(query)) if (value != null) fields.set(key, value);
   let response;
   try {
-    response = await fetch(`${local(path)}?${fields}`, { signal });
+    response = await (body === undefined ? fetch(`${local(path)}?${fields}`, { signal }) : fetch(local(path), { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }));
   } catch (error) {
     if (error.name === "AbortError") throw new Trouble("stopped", 0, true);
     throw new Trouble("The dashboard does not answer. Is `slackwater serve` still running?", 0, false);

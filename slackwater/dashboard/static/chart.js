@@ -20,8 +20,8 @@ function ticks(low, high, most) {
 const shown = (value) => (Math.abs(value) >= 10000 ? value.toLocaleString("en", { maximumFractionDigits: 0 }) : String(Number(value.toPrecision(4))));
 
 /** series: [{name, points: [[x, y]], kind: "c0", dashed, dots}]; here: a point to mark. */
-export function lineChart(box, { series, x, y, here = null, zero = false, height = 250, yFormat = shown, xFormat = shown }) {
-  const wide = Math.max(300, box.clientWidth || 420), edge = { left: 58, right: 14, top: 12, bottom: 40 };
+export function lineChart(box, { series, x, y, here = null, zero = false, height = 250, wide = Math.max(300, box.clientWidth || 420), yFormat = shown, xFormat = shown }) {
+  const edge = { left: 58, right: 14, top: 12, bottom: 40 };
   const all = series.flatMap((one) => one.points).concat(here ? [here] : []).filter(([a, b]) => Number.isFinite(a) && Number.isFinite(b));
   if (!all.length) { box.replaceChildren(); box.textContent = "Nothing to draw yet."; return; }
   let [x0, x1] = [Math.min(...all.map((p) => p[0])), Math.max(...all.map((p) => p[0]))];
@@ -55,9 +55,10 @@ export function lineChart(box, { series, x, y, here = null, zero = false, height
   beside.textContent = y;
   root.append(below, beside);
   for (const one of series) {
-    const points = one.points.filter(([a, b]) => Number.isFinite(a) && Number.isFinite(b));
+    const known = ([a, b]) => Number.isFinite(a) && Number.isFinite(b), points = one.points.filter(known);
     if (!points.length) continue;
-    root.append(svg("path", { class: `line ${one.kind}${one.dashed ? " dashed" : ""}${one.under ? " under" : ""}`, d: "M" + points.map(([a, b]) => `${px(a).toFixed(1)} ${py(b).toFixed(1)}`).join("L") }));
+    let on = "M"; // a point without a value breaks the line
+    root.append(svg("path", { class: `line ${one.kind}${one.dashed ? " dashed" : ""}${one.under ? " under" : ""}`, d: one.points.map((p) => { const step = known(p) ? `${on}${px(p[0]).toFixed(1)} ${py(p[1]).toFixed(1)}` : ""; on = step ? "L" : "M"; return step; }).join("") }));
     if (one.dots) for (const [a, b] of points) root.append(svg("circle", { class: `f${one.kind.replace("c", "")}`, cx: px(a), cy: py(b), r: 3 }));
   }
   if (here) root.append(svg("circle", { class: "here", cx: px(here[0]), cy: py(here[1]), r: 6 }));

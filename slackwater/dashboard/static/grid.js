@@ -1,31 +1,42 @@
 // The schedule, clients x slots, on one canvas of the visible size: a thousand clients draw as fast as ten.
 import { el, css, colour, mixed, shortened, slotTime } from "./base.js";
+import { svg } from "./chart.js";
 
 const AXIS = 34;
 const SMALLEST_SLOT = 3;
+const BESIDE = 150;
+const STRIP = 44;
+const FONT = "system-ui, DejaVu Sans, sans-serif";
 
 export class Grid {
   /** `tell(row, slot)` returns the lines that describe a cell: [title, ...]. */
   constructor(box, label, tell) {
     this.tell = tell;
     this.cell = null;
-    this.canvas = el("canvas", { tabindex: "0", role: "application", "aria-roledescription": "schedule", "aria-label": `${label}. Arrow keys move from cell to cell, Page Up and Page Down by a day, Home and End to the edges.` });
+    this.canvas = el("canvas", { tabindex: "0", role: "application", "aria-roledescription": "schedule", "aria-label": `${label}. Arrow keys move from cell to cell, Page Up and Page Down by a day, Home and End to the edges. Plus and minus zoom, 0 shows all hours, Enter opens a group.` });
     this.inner = el("div", {}, this.canvas);
     this.scroll = el("div", { class: "grid-scroll" }, this.inner);
     this.tip = el("div", { class: "grid-tip", hidden: true });
     this.say = el("p", { class: "grid-say", "aria-live": "polite" }, "Point at a cell, or use the arrow keys, to see its emissions and why the client trains or not.");
-    box.replaceChildren(this.scroll, this.tip, this.say);
+    this.strip = el("canvas", { class: "grid-strip", height: STRIP, hidden: true, title: "All hours: drag to zoom, click to move" });
+    box.replaceChildren(this.scroll, this.strip, this.tip, this.say); // the style sheet puts the strip first
     this.box = box;
+    for (const kind of ["down", "move", "up", "cancel"]) this.strip.addEventListener(`pointer${kind}`, (event) => this.brush(event, kind));
+    document.addEventListener("pointerdown", (event) => { if (!this.tip.hidden && !box.contains(event.target)) this.tip.hidden = true; });
     this.scroll.addEventListener("scroll", () => { this.soon(); this.viewed?.(); });
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
-    this.canvas.addEventListener("pointerdown", (event) => this.point(event));
-    this.canvas.addEventListener("pointerleave", (event) => { if (event.pointerType === "touch") return; this.tip.hidden = true; if (document.activeElement !== this.canvas) { this.cell = null; this.soon(); } });
+    this.canvas.addEventListener("pointerdown", (event) => { this.point(event); const row = this.rowAt(event); if (row < 0) this.data.toggle?.(~row); });
+    this.canvas.addEventListener("pointerleave", (event) => { if (event.pointerType === "touch") return; this.tip.hidden = true; if (document.activeElement !== this.canvas) { this.cell = null; this.soon(); } this.hovered?.(null); });
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     this.canvas.addEventListener("blur", () => { this.tip.hidden = true; });
     new ResizeObserver(() => this.layout()).observe(box);
   }
 
-  /** data: {problem, rows: [client], labels, paint(row client, slot) -> colour number, colours, slots, window, skyline(client)} */
+  /**
+   * data: {problem, rows, labels, colours, slots, window, paint(row) -> colour numbers by slot, cannot(row, slot), groups, and optionally
+   * skyline(row), columns(row) -> [slots, kg, g/kWh], mark(row, slot) -> "pending" | "missed" | "extra" | "superseded", grouped, group(g), toggle(g)}.
+   * A row is the number of a client, or ~g for group g, whose label is group(g).
+   */
   show(data) {
     const same = this.data && this.data.rows.length === data.rows.length && this.data.slots === data.slots;
     this.data = data;
@@ -38,9 +49,9 @@ export class Grid {
     if (!this.data || !this.box.clientWidth) return;
     const { rows, slots } = this.data, count = Math.max(rows.length, 1);
     const narrow = this.box.clientWidth < 600;
-    this.height = count <= 8 ? 34 : count <= 20 ? 24 : count <= 80 ? 13 : count <= 250 ? 7 : 3;
-    this.beside = !narrow && this.data.columns && this.height >= 12;
-    this.gutter = (narrow ? 76 : 128) + (this.beside ? 150 : 0);
+    this.height = count <= 8 ? 34 : count <= 20 ? 24 : count <= 80 || this.data.grouped ? 13 : count <= 250 ? 7 : 3;
+    this.beside = !narrow && this.data.columns && this.height >= 12 ? BESIDE : 0;
+    this.gutter = (narrow ? 76 : 128) + this.beside;
     const most = Math.max(240, Math.min(innerHeight * 0.62, 720));
     const view = Math.min(AXIS + count * this.height + 2, most);
     this.scroll.style.height = `${view + 2}px`;
@@ -55,6 +66,9 @@ export class Grid {
     this.canvas.height = Math.round(this.seen[1] * scale);
     this.canvas.style.width = `${this.seen[0]}px`;
     this.canvas.style.height = `${this.seen[1]}px`;
+    this.strip.hidden = slots <= 48 && !this.range;
+    this.strip.width = Math.round(wide * scale);
+    this.strip.height = Math.round(STRIP * scale);
     if (this.range) this.scroll.scrollLeft = from * this.width;
     this.draw();
     this.viewed?.();
@@ -65,6 +79,57 @@ export class Grid {
     this.range = range;
     this.layout();
     if (!range) this.scroll.scrollLeft = 0;
+    this.zoomed?.();
+  }
+
+  /** Zoom in (0.5) or out (2) around the cell or the middle. */
+  zoomBy(factor) {
+    const [from, to] = this.view(), { slots } = this.data, middle = this.cell ? this.cell.slot + 0.5 : (from + to) / 2, length = Math.max(4, Math.round((to - from) * factor));
+    const start = Math.min(Math.max(Math.round(middle - length / 2), 0), Math.max(slots - length, 0));
+    this.zoom(length >= slots ? null : [start, start + length]);
+  }
+
+  /** Draw all rows and slots in a strip, with a frame around what is visible. */
+  overview() {
+    if (this.strip.hidden || !this.image) return;
+    const g = this.strip.getContext("2d"), scale = devicePixelRatio || 1, { rows, slots } = this.data, wide = this.seen[0] - this.gutter - 2, [from, to] = this.view();
+    g.setTransform(scale, 0, 0, scale, 0, 0);
+    g.fillStyle = css("paper");
+    g.fillRect(0, 0, this.seen[0], STRIP);
+    g.imageSmoothingEnabled = rows.length > STRIP;
+    g.drawImage(this.image, 0, 0, slots, Math.max(rows.length, 1), this.gutter, 2, wide, STRIP - 4);
+    const [x0, x1] = (this.brushed ?? [from, to]).map((slot) => this.gutter + slot / slots * wide), all = rows.length * this.height, top = this.scroll.scrollTop / all, seen = Math.min(1, (this.seen[1] - AXIS) / all);
+    g.globalAlpha = 0.6;
+    g.fillRect(this.gutter, 0, x0 - this.gutter, STRIP);
+    g.fillRect(x1, 0, this.gutter + wide - x1, STRIP);
+    g.globalAlpha = 1;
+    g.strokeStyle = css("ink");
+    g.lineWidth = 2;
+    g.strokeRect(x0, 1 + (STRIP - 2) * top, Math.max(x1 - x0, 2), (STRIP - 2) * seen);
+    g.fillStyle = css("muted");
+    g.font = `11px ${FONT}`;
+    g.textAlign = "right";
+    g.fillText("all hours", this.gutter - 6, STRIP / 2 + 4);
+  }
+
+  /** Drag in the strip to zoom; click to move what is visible there. */
+  brush(event, kind) {
+    if (!this.data) return;
+    const place = this.strip.getBoundingClientRect(), { slots } = this.data;
+    const slot = Math.min(Math.max((event.clientX - place.left - this.gutter) / (place.width - this.gutter - 2) * slots, 0), slots);
+    if (kind === "down") { this.from = slot; this.strip.setPointerCapture(event.pointerId); }
+    if (this.from == null) return;
+    const [low, high] = [Math.min(this.from, slot), Math.max(this.from, slot)], dragged = (high - low) / slots * place.width > 5;
+    this.brushed = dragged && kind !== "cancel" ? [low, high] : null;
+    if (kind === "up" || kind === "cancel") {
+      this.from = this.brushed = null;
+      if (kind === "up" && dragged) this.zoom([Math.floor(low), Math.ceil(high)]);
+      else if (kind === "up") {
+        this.scroll.scrollTop = (event.clientY - place.top) / place.height * this.data.rows.length * this.height - (this.seen[1] - AXIS) / 2;
+        if (this.range) { const length = this.range[1] - this.range[0], start = Math.round(Math.min(Math.max(slot - length / 2, 0), slots - length)); this.zoom([start, start + length]); }
+      }
+    }
+    this.overview();
   }
 
   /** Return the first and last visible slot. */
@@ -120,9 +185,24 @@ export class Grid {
       g.lineWidth = 2;
       g.strokeRect(this.cell.slot * this.width - 1, this.cell.row * this.height - 1, this.width + 2, this.height + 2);
     }
+    if (this.cursor != null) {
+      g.strokeStyle = css("ink");
+      g.lineWidth = 1;
+      g.setLineDash([4, 3]);
+      g.strokeRect(this.cursor * this.width, -1, this.width, rows.length * this.height + 2);
+      g.setLineDash([]);
+    }
     g.restore();
     this.axis(g, left, wide, first, stop);
     this.names(g, from, to, top, tall);
+    this.overview();
+  }
+
+  /** Point at a slot, as a chart or the map on the same time axis does. */
+  pointAt(slot) {
+    if (this.cursor === slot) return;
+    this.cursor = slot;
+    this.soon();
   }
 
   /** Draw intensity lines, each on its own scale, lines between rows, and strokes through slots in which a client cannot train. */
@@ -137,7 +217,7 @@ export class Grid {
     g.strokeStyle = css("skyline");
     g.globalAlpha = 0.75;
     g.beginPath();
-    for (let y = from; y < to; y++) {
+    for (let y = from; y < to && skyline; y++) {
       const line = skyline(rows[y]);
       const foot = (y + 1) * this.height - 2, rise = this.height - 4;
       for (let x = low; x < high; x++) {
@@ -158,20 +238,41 @@ export class Grid {
       }
     }
     g.stroke();
+    if (this.data.mark) this.marks(g, from, to, low, high);
+  }
+
+  /** Tell states apart by shape: a dot is still to come, a cross was missed, a frame is extra, a broken frame was superseded. */
+  marks(g, from, to, low, high) {
+    const { rows, mark } = this.data, w = this.width, h = this.height, shapes = { pending: [], missed: [], extra: [], superseded: [] };
+    for (let y = from; y < to; y++) for (let x = low; x < high; x++) shapes[mark(rows[y], x)]?.push([x * w, y * h]);
+    const each = (kind, line, ink, draw) => { g.lineWidth = line; g.strokeStyle = g.fillStyle = css(ink); g.beginPath(); for (const [x, y] of shapes[kind]) draw(x, y); g.stroke(); };
+    const size = Math.min(w, h) * 0.14 + 0.6, edge = Math.min(2, w / 4);
+    each("pending", 1, "ink", (x, y) => { g.moveTo(x + w / 2 + size, y + h / 2); g.arc(x + w / 2, y + h / 2, size, 0, 7); });
+    g.fill();
+    each("missed", 1.5, "paper", (x, y) => { g.moveTo(x + 1, y + 2); g.lineTo(x + w - 1, y + h - 2); g.moveTo(x + w - 1, y + 2); g.lineTo(x + 1, y + h - 2); });
+    each("extra", 1.5, "paper", (x, y) => g.rect(x + edge, y + 2.5, w - 2 * edge, h - 5));
+    g.setLineDash([3, 2]);
+    each("superseded", 1.5, "trains", (x, y) => g.rect(x + 1, y + 1.5, w - 2, h - 3));
+    g.setLineDash([]);
+  }
+
+  /** Return the slots that the time axis names: full hours and days, as close as their labels allow. */
+  ticks(width = this.width) {
+    const { problem, slots } = this.data, length = problem.start ? problem.slot_minutes : 60;
+    const steps = problem.start ? [60, 180, 360, 720, 1440, 2880, 5760, 10080, 20160, 40320].map((m) => Math.max(1, m / length)) : [1, 5, 10, 20, 50, 100, 200, 500, 1000];
+    const step = steps.find((s) => s * width >= 62) ?? steps[steps.length - 1], begin = problem.start ? new Date(problem.start) : null;
+    const offset = begin ? (begin.getUTCHours() * 60 + begin.getUTCMinutes()) / length : 0, found = [];
+    for (let at = Math.ceil(offset / step) * step - offset; at < slots; at += step) found.push(at);
+    return found;
   }
 
   axis(g, left, wide, first, stop) {
-    const { problem, slots } = this.data;
+    const { problem } = this.data;
     g.fillStyle = css("muted");
-    g.font = "12px system-ui, DejaVu Sans, sans-serif";
+    g.font = `12px ${FONT}`;
     g.textBaseline = "alphabetic";
     g.textAlign = "left";
-    const length = problem.start ? problem.slot_minutes : 60;
-    const steps = problem.start ? [60, 180, 360, 720, 1440, 2880, 5760, 10080, 20160, 40320].map((m) => Math.max(1, m / length)) : [1, 5, 10, 20, 50, 100, 200, 500, 1000];
-    const step = steps.find((s) => s * this.width >= 62) ?? steps[steps.length - 1];
-    const begin = problem.start ? new Date(problem.start) : null;
-    const offset = begin ? (begin.getUTCHours() * 60 + begin.getUTCMinutes()) / length : 0;
-    for (let at = Math.ceil(offset / step) * step - offset; at < slots; at += step) {
+    for (const at of this.ticks()) {
       const x = this.gutter - left + at * this.width;
       if (x < this.gutter - 1 || x > wide - 38) continue;
       g.fillRect(x, AXIS - 5, 1, 5);
@@ -189,7 +290,7 @@ export class Grid {
   }
 
   names(g, from, to, top, tall) {
-    const { labels, groups, rows } = this.data, letters = Math.floor((this.gutter - (this.beside ? 150 : 0)) / 6.9);
+    const { groups, rows } = this.data, letters = Math.floor((this.gutter - this.beside) / 6.9);
     g.save();
     g.beginPath();
     g.rect(0, AXIS, this.gutter, tall - AXIS);
@@ -197,11 +298,12 @@ export class Grid {
     g.fillStyle = css("ink");
     g.textBaseline = "middle";
     g.textAlign = "right";
-    g.font = `${this.height >= 12 ? 12 : 11}px system-ui, DejaVu Sans, sans-serif`;
+    g.font = `11px ${FONT}`;
     if (this.height >= 12) {
       for (let y = from; y < to; y++) {
         const at = AXIS - top + (y + 0.5) * this.height;
-        g.fillText(shortened(labels[rows[y]], letters), this.gutter - 6 - (this.beside ? 150 : 0), at);
+        g.font = `${rows[y] < 0 ? "600 " : ""}12px ${FONT}`;
+        g.fillText(shortened(this.label(rows[y]), letters), this.gutter - 6 - this.beside, at);
         if (this.beside) this.data.columns(rows[y]).forEach((text, i) => g.fillText(text, this.gutter - 102 + 48 * i, at));
       }
     } else { // rows too low for client names: show each zone's name where it begins
@@ -218,9 +320,17 @@ export class Grid {
     if (!this.beside) return;
     g.fillStyle = css("muted");
     g.textAlign = "right";
-    g.font = "11px system-ui, DejaVu Sans, sans-serif";
+    g.font = `11px ${FONT}`;
     ["slots", "kg", "g/kWh"].forEach((name, i) => g.fillText(name, this.gutter - 102 + 48 * i, AXIS - 10));
     g.textAlign = "left";
+  }
+
+  label(row) { return row < 0 ? this.data.group(~row) : this.data.labels[row]; }
+
+  /** Return the row at whose name, left of the cells, the pointer is. */
+  rowAt(event) {
+    const place = this.canvas.getBoundingClientRect(), y = event.clientY - place.top - AXIS + this.scroll.scrollTop;
+    return this.data && event.clientX - place.left < this.gutter && event.clientY - place.top > AXIS ? this.data.rows[Math.floor(y / this.height)] : null;
   }
 
   at(event) {
@@ -235,7 +345,9 @@ export class Grid {
     if (!this.data) return;
     this.cell = this.at(event);
     this.tip.hidden = !this.cell;
+    this.canvas.style.cursor = this.rowAt(event) < 0 ? "pointer" : "";
     if (this.cell) this.describe(event);
+    this.hovered?.(this.cell?.slot ?? null);
     this.soon();
   }
 
@@ -244,6 +356,10 @@ export class Grid {
     const day = Math.max(1, Math.round(1440 / this.data.problem.slot_minutes));
     const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], PageUp: [0, -day], PageDown: [0, day], Home: [0, -1e6], End: [0, 1e6] };
     if (event.key === "Escape") { this.tip.hidden = true; return; }
+    if (event.key === "+" || event.key === "=") this.zoomBy(0.5);
+    if (event.key === "-") this.zoomBy(2);
+    if (event.key === "0") this.zoom(null);
+    if (event.key === "Enter" && this.cell && this.data.rows[this.cell.row] < 0) this.data.toggle?.(~this.data.rows[this.cell.row]);
     const move = moves[event.key];
     if (!move) return;
     event.preventDefault();
@@ -257,7 +373,24 @@ export class Grid {
     if (y < this.scroll.scrollTop) this.scroll.scrollTop = y;
     if (y + this.height > this.scroll.scrollTop + tall - AXIS) this.scroll.scrollTop = y + this.height - tall + AXIS;
     this.describe();
+    this.hovered?.(this.cell.slot);
     this.draw();
+  }
+
+  /** Return the whole schedule as SVG: a path for each colour. */
+  picture() {
+    const { rows, slots, paint, colours, problem, window: [first, stop] } = this.data, w = Math.max(3, Math.min(14, 1000 / slots)), h = rows.length > 80 ? 4 : 13, left = 150, top = 24, named = h > 10;
+    const paths = colours.map(() => []), wide = left + slots * w + 140, tall = top + rows.length * h + 10, root = svg("svg", { viewBox: `0 0 ${wide} ${tall}` });
+    rows.forEach((row, y) => {
+      const line = Uint8Array.from(paint(row));
+      for (let x = 0, from = 0; x < slots; x++) if (x + 1 === slots || line[x + 1] !== line[from]) { paths[line[from]].push(`M${(left + from * w).toFixed(1)} ${top + y * h}h${((x + 1 - from) * w).toFixed(1)}v${h - (named ? 1 : 0)}H${(left + from * w).toFixed(1)}z`); from = x + 1; }
+    });
+    paths.forEach((path, i) => { if (path.length) root.append(svg("path", { d: path.join(""), fill: `rgb(${colours[i].join(" ")})`, stroke: "none" })); });
+    root.append(svg("rect", { x: left + first * w, y: top, width: Math.max((stop - first) * w, 1), height: rows.length * h, fill: "none", stroke: css("window"), "stroke-width": 2 }));
+    const text = (x, y, anchor, words) => { const made = svg("text", { x, y, "text-anchor": anchor }); made.textContent = words; root.append(made); };
+    if (named) rows.forEach((row, y) => { text(left - 6, top + y * h + 10, "end", shortened(this.label(row), 20)); if (this.data.columns) text(left + slots * w + 6, top + y * h + 10, "start", this.data.columns(row).slice(0, 2).join(" slots, ") + " kg"); });
+    for (const at of this.ticks(w)) text(left + at * w, 16, "start", slotTime(problem, at, true));
+    return root;
   }
 
   describe(event = null) {
@@ -270,17 +403,19 @@ export class Grid {
     const y = event ? event.clientY - place.top : AXIS - this.scroll.scrollTop + this.cell.row * this.height;
     const wide = this.tip.offsetWidth, tall = this.tip.offsetHeight;
     this.tip.style.left = `${Math.max(0, x + 16 + wide > place.width ? x - wide - 12 : x + 16)}px`;
-    this.tip.style.top = `${y + 16 + tall > place.height + 30 ? Math.max(0, y - tall - 10) : y + 16}px`;
+    this.tip.style.top = `${this.scroll.offsetTop + (y + 16 + tall > place.height + 30 ? Math.max(0, y - tall - 10) : y + 16)}px`;
   }
 }
 
 const STEPS = 24;
+const PARTS = 8;
 
-/** Return the colours of the cells: shades of intensity, then special cells. */
+/** Return the colours of the cells: shades of intensity, special cells, and shares of a group that trains. */
 export function gridColours() {
-  const clean = colour("clean"), dirty = colour("dirty");
-  const shades = Array.from({ length: STEPS }, (_, i) => mixed(clean, dirty, i / (STEPS - 1)));
-  return { colours: [...shades, ...["trains", "cannot", "over", "pending", "missed", "window"].map(colour)], TRAINS: STEPS, CANNOT: STEPS + 1, OVER: STEPS + 2, PENDING: STEPS + 3, MISSED: STEPS + 4, EXTRA: STEPS + 5 };
+  const clean = colour("clean"), dirty = colour("dirty"), trains = colour("trains");
+  const shades = Array.from({ length: STEPS }, (_, i) => mixed(clean, dirty, i / (STEPS - 1))), partly = Array.from({ length: PARTS }, (_, i) => mixed(colour("pending"), trains, i / (PARTS - 1)));
+  const special = ["trains", "cannot", "over", "pending", "missed", "window"].map(colour);
+  return { colours: [...shades, ...special, mixed(clean, trains, 0.3), ...partly], TRAINS: STEPS, CANNOT: STEPS + 1, OVER: STEPS + 2, PENDING: STEPS + 3, MISSED: STEPS + 4, EXTRA: STEPS + 5, SUPERSEDED: STEPS + 6, PARTLY: STEPS + 7, PARTS };
 }
 
 /** Return for each zone its shades, on a scale common to all zones, and its intensity line, on its own scale. */

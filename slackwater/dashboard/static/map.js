@@ -1,21 +1,22 @@
 // The Map view: countries and zones, coloured by intensity in the hour of the slider; zones that train then have a ring.
 import { $, ask, colour, el, legend, local, mixed, onTheme, printable, showTrouble, slotTime } from "./base.js";
 import { svg } from "./chart.js";
+import { exports } from "./export.js";
 import { geoNaturalEarth1, geoPath } from "./vendor/d3-geo.js";
 import { feature } from "./vendor/topojson.js";
-
-/** Numbers (ISO 3166) of the countries that are one zone; zones within a country are points. */
-const COUNTRIES = Object.fromEntries("AT 040 BA 070 BE 056 BG 100 CH 756 CY 196 CZ 203 DE 276 DK 208 EE 233 ES 724 FI 246 FR 250 GB 826 GR 300 HR 191 HU 348 IE 372 IS 352 IT 380 LT 440 LU 442 LV 428 ME 499 MK 807 NL 528 NO 578 PL 616 PT 620 RO 642 RS 688 SE 752 SI 705 SK 703 TR 792 UA 804 AU 036 IN 356 KR 410 NZ 554 TW 158 VN 704 BR 076 PA 591 UY 858 ZA 710 CA 124 US 840".split(" ").reduce((pairs, word, i, all) => (i % 2 ? pairs : [...pairs, [word, all[i + 1]]]), []));
 
 const REGIONS = { Europe: [-26, 33, 46, 72], "North America": [-130, 15, -55, 60], "Asia and Pacific": [65, -48, 180, 50], "South America": [-95, -56, -30, 14] };
 const PLAY_MS = 160;
 
 export class MapView {
-  /** `training(source, slot)` returns the zones that train then; `chosen(zone)` is called on a click. */
-  constructor(training, chosen) {
-    Object.assign(this, { training, chosen });
-    $("hour").addEventListener("input", () => this.colours());
-    $("play").addEventListener("click", () => this.play(!this.playing));
+  /** `training(source, slot)` returns the zones that train then; `filter(zone)` shows a zone's clients; `noted()` is called on a change. */
+  constructor(training, filter, noted) {
+    Object.assign(this, { training, filter, noted, region: "All", zone: null });
+    $("hour").addEventListener("input", () => { this.colours(); this.noted(); });
+    $("zone-filter").addEventListener("click", () => this.filter(this.zone.zone));
+    $("zone-add").addEventListener("click", () => document.dispatchEvent(new CustomEvent("slackwater:add-site", { detail: { zone: this.zone.zone } })));
+    exports($("map-export"), "map", { picture: () => $("world").querySelector("svg"), rows: () => this.rows() });
+    $("play").addEventListener("click", () => { this.play(!this.playing); this.noted(); });
     onTheme(() => this.colours());
     new ResizeObserver(() => { if (this.data && $("world").clientWidth !== this.wide) this.draw(); }).observe($("world"));
   }
@@ -34,13 +35,44 @@ export class MapView {
     this.placed = this.data.zones.filter((zone) => zone.longitude != null);
     const within = ([w, s, e, n]) => this.placed.filter((z) => z.longitude > w && z.longitude < e && z.latitude > s && z.latitude < n).length;
     const regions = Object.entries(REGIONS).filter(([, box]) => within(box) > 0 && within(box) < this.placed.length);
-    this.box = null;
-    $("regions").replaceChildren(...(regions.length ? [["All", null], ...regions] : []).map(([name, box]) => {
-      const button = el("button", { type: "button", "aria-pressed": String(box === null) }, name);
-      button.addEventListener("click", () => { this.box = box; for (const one of $("regions").children) one.setAttribute("aria-pressed", String(one === button)); this.draw(); });
+    $("regions").replaceChildren(...(regions.length ? [["All", null], ...regions] : []).map(([name]) => {
+      const button = el("button", { type: "button" }, name);
+      button.addEventListener("click", () => { this.show(name); this.noted(); });
       return button;
     }));
+    this.choose(null);
+    this.show(regions.some(([name]) => name === this.region) ? this.region : "All");
+  }
+
+  /** Show a region, or all zones. */
+  show(region) {
+    this.region = region;
+    this.box = REGIONS[region] ?? null;
+    for (const one of $("regions").children) one.setAttribute("aria-pressed", String(one.textContent === region));
     this.draw();
+  }
+
+  /** Return intensity by hour, a row for each zone. */
+  rows() {
+    const { zones, slots } = this.data, times = [...Array(slots).keys()];
+    return [["zone", "clients", "longitude", "latitude", ...times.map((slot) => `${slotTime(this.data, slot)}, g/kWh`)],
+      ...zones.map((z) => [z.zone, z.clients, z.longitude, z.latitude, ...z.intensity_g_per_kwh])];
+  }
+
+  /** Offer what can be done with a zone. */
+  choose(zone) {
+    this.zone = zone;
+    $("map-zone").hidden = !zone;
+    if (!zone) return;
+    $("zone-name").textContent = this.words(zone);
+    $("zone-filter").hidden = !zone.clients;
+    $("zone-add").hidden = !document.documentElement.dataset.edit;
+    this.colours();
+  }
+
+  words(zone) {
+    const slot = Number($("hour").value), grams = zone.intensity_g_per_kwh ? `${Math.round(zone.intensity_g_per_kwh[slot])} g/kWh, ` : "";
+    return `${printable(zone.zone)}: ${grams}${zone.clients} client${zone.clients === 1 ? "" : "s"}${this.busy.has(zone.zone) ? ", trains in this hour" : ""}`;
   }
 
   /** Return the shown area: the region, or all zones with a margin. */
@@ -63,12 +95,18 @@ export class MapView {
     const path = geoPath(projection), x = (longitude, latitude) => projection([longitude, latitude])[0], y = (longitude, latitude) => projection([longitude, latitude])[1];
     const root = svg("svg", { viewBox: `0 0 ${wide} ${tall}`, role: "group", "aria-label": "Zones by intensity" });
     root.style.overflow = "hidden";
-    const whole = new Map(this.placed.filter((zone) => COUNTRIES[zone.zone]).map((zone) => [COUNTRIES[zone.zone], zone]));
+    const whole = new Map(this.placed.filter((zone) => zone.whole_country).map((zone) => [zone.country, zone]));
     this.shapes = [];
     for (const country of this.land) {
       const shape = svg("path", { class: "land", d: path(country) ?? "" }), zone = whole.get(country.id);
       if (zone) { this.shapes.push([shape, zone]); shape.append(svg("title")); this.clickable(shape, zone); }
       root.append(shape);
+    }
+    if (document.documentElement.dataset.edit) for (const zone of this.data.further) { // zones of the data in which no site is yet
+      const point = svg("circle", { class: "zone further", cx: x(zone.longitude, zone.latitude), cy: y(zone.longitude, zone.latitude), r: 4, tabindex: "0", role: "button", "aria-label": `${zone.zone}: no client` }, svg("title"));
+      point.firstChild.textContent = `${zone.zone}: no client`;
+      this.clickable(point, zone);
+      root.append(point);
     }
     const inside = this.placed.filter((z) => z.longitude > w && z.longitude < e && z.latitude > s && z.latitude < n);
     const crowd = inside.length > 40, named = inside.length <= 30;
@@ -94,10 +132,10 @@ export class MapView {
     this.colours();
   }
 
-  /** A click, Enter or space on a zone shows its clients in the schedule. */
+  /** A click, Enter or space on a zone chooses it. */
   clickable(shape, zone) {
-    shape.addEventListener("click", () => this.chosen(zone.zone));
-    shape.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); this.chosen(zone.zone); } });
+    shape.addEventListener("click", () => this.choose(zone));
+    shape.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); this.choose(zone); } });
   }
 
   colours() {
@@ -108,25 +146,26 @@ export class MapView {
     $("hour").setAttribute("aria-valuetext", at);
     const share = (zone) => (zone.intensity_g_per_kwh[slot] - this.low) / (this.high - this.low || 1);
     const fillOf = (zone) => `rgb(${(share(zone) < 0.5 ? mixed(low, middle, 2 * share(zone)) : mixed(middle, high, 2 * share(zone) - 1)).join(" ")})`;
-    const busy = this.training(this.data.source, slot);
-    for (const [shape, zone] of this.shapes) { shape.style.fill = fillOf(zone); shape.firstChild.textContent = `${printable(zone.zone)}: ${Math.round(zone.intensity_g_per_kwh[slot])} g/kWh`; }
+    const busy = (this.busy = this.training(this.data.source, slot));
+    for (const [shape, zone] of this.shapes) { shape.style.fill = fillOf(zone); shape.classList.toggle("training", busy.has(zone.zone)); shape.firstChild.textContent = this.words(zone); }
     this.placed.forEach((zone, i) => {
       this.points[i].style.fill = fillOf(zone);
       this.points[i].classList.toggle("training", busy.has(zone.zone));
-      const text = `${printable(zone.zone)}: ${Math.round(zone.intensity_g_per_kwh[slot])} g/kWh, ${zone.clients} client${zone.clients === 1 ? "" : "s"}${busy.has(zone.zone) ? ", trains in this hour" : ""}`;
+      const text = this.words(zone);
       this.points[i].firstChild.textContent = text;
       this.points[i].setAttribute("aria-label", text);
     });
+    if (this.zone) $("zone-name").textContent = this.words(this.zone);
     const sorted = [...this.data.zones].sort((a, b) => a.intensity_g_per_kwh[slot] - b.intensity_g_per_kwh[slot]);
     const head = el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Zone"), el("th", { scope: "col" }, "g/kWh"), el("th", { scope: "col" }, "Clients")));
     const body = el("tbody", {}, ...sorted.map((zone) => {
       const swatch = el("span", { class: "swatch" });
       swatch.style.background = fillOf(zone);
       const name = zone.longitude == null ? `${printable(zone.zone)} (not on the map)` : printable(zone.zone);
-      return el("tr", {}, el("td", {}, swatch, name), el("td", {}, zone.intensity_g_per_kwh[slot].toFixed(0)), el("td", {}, String(zone.clients)));
+      return el("tr", { class: busy.has(zone.zone) ? "training" : "" }, el("td", {}, swatch, name, busy.has(zone.zone) ? " · trains" : ""), el("td", {}, zone.intensity_g_per_kwh[slot].toFixed(0)), el("td", {}, String(zone.clients)));
     }));
     $("zones").replaceChildren(head, body);
-    legend($("map-legend"), [["heat", `${Math.round(this.low)} to ${Math.round(this.high)} g CO2e/kWh over all hours; a larger point has more clients; a green ring trains in this hour. Click a zone to see its clients in the schedule`]]);
+    legend($("map-legend"), [["heat", `${Math.round(this.low)} to ${Math.round(this.high)} g CO2e/kWh over all hours; a larger point has more clients; a thick green outline trains in this hour. Choose a zone to see its clients`]]);
   }
 
   play(on) {

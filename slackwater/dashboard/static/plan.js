@@ -1,11 +1,14 @@
 // The Plan view. A moving slider plans for the displayed end time; when it rests, the search covers all end times.
-import { $, ask, csv, download, el, figure, fill, kilograms, legend, onTheme, percent, printable, showTrouble, slotTime, unpacked } from "./base.js";
+import { $, ask, figure, fill, kilograms, legend, onTheme, percent, printable, shortened, showTrouble, slotTime, unpacked } from "./base.js";
+import { exports } from "./export.js";
 import { Grid, gridColours, gridShades } from "./grid.js";
 import { HourCharts } from "./hours.js";
 import { lineChart } from "./chart.js";
 import { tellCell } from "./why.js";
 
-const REST_MS = 220;
+const REST_MS = 120;
+const MANY = 100;
+const CHOSEN = ["alpha", "fine_tune", "recall"];
 const ALPHAS = ["max-min", "log", 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1];
 const page = Math.random().toString(36).slice(2) + Date.now().toString(36);
 
@@ -13,25 +16,29 @@ export class PlanView {
   constructor(pin, noted = () => {}) {
     this.noted = noted;
     this.number = 0;
-    this.grid = new Grid($("schedule"), "Schedule of clients by hour", (client, slot) => tellCell(this.problem, this.plan, this.bits, this.available, client, slot));
+    this.grid = new Grid($("schedule"), "Schedule of clients by hour", (row, slot) => (row < 0 ? this.tellZone(~row, slot) : tellCell(this.problem, this.plan, this.bits, this.available, row, slot)));
+    this.opened = new Set();
     for (const id of ["budget", "slack", "alpha", "fine-tune", "end"]) $(id).addEventListener("input", (event) => this.moved(id, event));
     $("budget-kg").addEventListener("change", () => { const kg = Number($("budget-kg").value); if (kg > 0) { this.set.budget_kg = kg; $("budget").value = this.fromBudget(kg); this.changed(); } });
     $("end-auto").addEventListener("change", () => { $("end").disabled = false; this.set.end = $("end-auto").checked ? null : Number($("end").value); this.changed(); });
-    this.hours = new HourCharts($("hours"), this.grid, () => this.noted());
+    this.hours = new HourCharts($("hours"), this.grid, () => this.noted(), (slot) => { this.slot = slot; });
     $("finish").addEventListener("change", () => this.finish());
     $("zoom-out").addEventListener("click", () => this.hours.zoom(null));
-    $("save-png").addEventListener("click", () => this.grid.canvas.toBlob((blob) => download("schedule.png", blob)));
-    $("save-csv").addEventListener("click", () => this.table());
+    exports($("schedule-export"), "schedule", { picture: () => this.grid.picture(), rows: () => this.table() });
+    exports($("hours-export"), "hours", { picture: () => this.hours.picture(), rows: () => this.hours.rows() });
+    exports($("front-export"), "front", { picture: () => $("front").querySelector("svg"), rows: () => [["budget_kg", "objective", "emissions_kg"], ...this.front[0].points.map((p) => [p.budget_kg, p.objective, p.emissions_kg])] });
+    for (const [id, factor] of [["zoom-in", 0.5], ["zoom-less", 2]]) $(id).addEventListener("click", () => this.grid.zoomBy(factor));
+    for (const id of ["advanced", "optimiser"]) $(id).addEventListener("toggle", () => this.noted());
     $("optimiser").addEventListener("toggle", () => { if ($("optimiser").open && this.front) this.drawFront(...this.front); });
     $("sliders").addEventListener("submit", (event) => event.preventDefault());
     $("filter").addEventListener("input", () => { this.draw(); this.noted(); });
     $("order").addEventListener("change", () => { this.draw(); this.noted(); });
+    $("group").addEventListener("change", () => { this.draw(); this.noted(); });
     $("reset").addEventListener("click", () => this.reset());
     $("copy").addEventListener("click", () => this.copy());
-    $("pin").addEventListener("click", () => { if (this.plan?.schedule) { pin(this.problem, this.plan, this.set); $("done").textContent = "Pinned. See the Compare view."; } });
+    $("pin").addEventListener("click", () => { if (this.plan?.schedule) { pin(this.problem, this.plan, this.settings()); $("done").textContent = "Pinned. See the Compare view."; } });
     $("toml-box").addEventListener("toggle", () => { if ($("toml-box").open) this.write().catch(showTrouble); });
     onTheme(() => { this.shades = null; this.draw(); });
-    legend($("plan-legend"), [["trains", "trains"], ["scale", "does not train; more orange: higher intensity"], ["cannot", "cannot train"], ["over", "after the end"], ["window", "fine-tuning window"]]);
   }
 
   async open(source, wanted = null) {
@@ -41,59 +48,88 @@ export class PlanView {
     this.available = unpacked(this.problem.available);
     this.shades = null;
     this.near = null;
-    if (this.problem.clients.name.length > 100) $("order").value = "zone";
     this.hours.reset();
+    this.settled = null;
     this.reset(wanted);
   }
 
   reset(wanted = null) {
-    const { settings, most_slack } = this.problem;
-    this.set = { budget_kg: settings.budget_kg, slack: settings.slack, alpha: settings.alpha, fine_tune: settings.fine_tune, end: null };
-    this.alphas = [...ALPHAS];
-    if (!this.alphas.includes(settings.alpha)) {
-      const at = typeof settings.alpha === "number" ? this.alphas.findIndex((a) => typeof a === "number" && a > settings.alpha) : 0;
-      this.alphas.splice(at < 0 ? this.alphas.length : at, 0, settings.alpha);
-    }
+    const { settings, most_slack } = this.problem, chosen = this.settled?.recommended ?? {};
+    this.free = new Set(settings.free);
+    this.set = { budget_kg: settings.budget_kg, slack: settings.slack, alpha: settings.alpha, fine_tune: settings.fine_tune, recall: settings.recall, end: null };
+    for (const name of this.free) this.set[name] = chosen[name] ?? this.set[name];
     this.least = settings.budget_kg / 30;
     this.most = Math.max(settings.budget_kg * 1.5, Math.min(this.problem.everything_kg, settings.budget_kg * 30));
     $("slack").max = most_slack;
-    $("slack").value = settings.slack;
-    $("alpha").max = this.alphas.length - 1;
-    $("alpha").value = this.alphas.indexOf(settings.alpha);
     $("fine-tune").max = Math.max(settings.fine_tune, Math.min(24, settings.rounds));
-    $("fine-tune").value = settings.fine_tune;
-    $("budget").value = this.fromBudget(settings.budget_kg);
-    $("end-auto").checked = true;
+    $("end-hint-joint").textContent = "";
+    const many = this.problem.clients.name.length > MANY;
+    $("group").checked = many;
+    $("order").value = "given";
+    $("filter").value = "";
+    this.opened.clear();
     if (wanted) this.restore(wanted);
+    this.place();
     this.changed();
+  }
+
+  /** Move the sliders to the settings. */
+  place() {
+    const { set } = this;
+    this.alphas = [...ALPHAS];
+    if (!this.alphas.includes(set.alpha)) {
+      const at = typeof set.alpha === "number" ? this.alphas.findIndex((a) => typeof a === "number" && a > set.alpha) : 0;
+      this.alphas.splice(at < 0 ? this.alphas.length : at, 0, set.alpha);
+    }
+    $("alpha").max = this.alphas.length - 1;
+    $("alpha").value = this.alphas.indexOf(set.alpha);
+    $("slack").value = set.slack;
+    $("fine-tune").value = set.fine_tune;
+    $("budget").value = this.fromBudget(set.budget_kg);
+    $("end").max = set.slack;
+    $("end-auto").checked = set.end == null;
+    if (set.end != null) $("end").value = set.end;
+    const by = (name) => (this.free.has(name) ? " (chosen)" : "");
+    $("alpha-out").value = `${set.alpha}${by("alpha")}`;
+    $("alpha").setAttribute("aria-valuetext", $("alpha-out").value);
+    $("fine-tune-out").value = `${set.fine_tune} slot${set.fine_tune === 1 ? "" : "s"}${by("fine_tune")}`;
   }
 
   /** Take the settings of a shared link, as far as they are possible here. */
   restore(wanted) {
     const whole = (key, most) => { const value = Number(wanted.get(key)); return wanted.has(key) && Number.isInteger(value) && value >= 0 && value <= most ? value : null; };
-    const kg = Number(wanted.get("budget_kg")), alpha = this.alphas.find((one) => String(one) === wanted.get("alpha"));
-    if (kg > 0 && Number.isFinite(kg)) { this.set.budget_kg = kg; $("budget").value = this.fromBudget(kg); }
-    if (alpha !== undefined) { this.set.alpha = alpha; $("alpha").value = this.alphas.indexOf(alpha); }
-    const slack = whole("slack", this.problem.most_slack), tune = whole("fine_tune", Number($("fine-tune").max));
-    if (slack != null) { this.set.slack = slack; $("slack").value = slack; }
-    if (tune != null) { this.set.fine_tune = tune; $("fine-tune").value = tune; }
-    $("end").max = this.set.slack;
-    const end = whole("end", this.set.slack);
-    if (end != null) { this.set.end = end; $("end").value = end; $("end-auto").checked = false; }
+    const { set } = this, kg = Number(wanted.get("budget_kg")), alpha = wanted.get("alpha"), number = Number(alpha);
+    const take = (name, value) => { if (value != null) { set[name] = value; this.free.delete(name); } };
+    if (kg > 0 && Number.isFinite(kg)) set.budget_kg = kg;
+    take("alpha", alpha && number > 0 && number <= 1 ? number : ["log", "max-min"].includes(alpha) ? alpha : null);
+    take("fine_tune", whole("fine_tune", Number($("fine-tune").max)));
+    take("recall", whole("recall", this.problem.settings.horizon));
+    set.slack = whole("slack", this.problem.most_slack) ?? set.slack;
+    set.end = whole("end", set.slack);
     $("filter").value = (wanted.get("filter") ?? "").slice(0, 80);
     if ([...$("order").options].some((one) => one.value === wanted.get("order"))) $("order").value = wanted.get("order");
-    const zoom = (wanted.get("zoom") ?? "").split("-").map(Number), slots = this.problem.settings.rounds + this.set.slack;
-    if (zoom.length === 2 && zoom.every(Number.isInteger) && zoom[0] >= 0 && zoom[1] > zoom[0] && zoom[1] <= slots) this.grid.range = zoom;
+    if (wanted.has("group")) $("group").checked = wanted.get("group") === "yes";
+    for (const zone of (wanted.get("zones") ?? "").split(",")) if (this.problem.zones.includes(zone)) this.opened.add(this.problem.zones.indexOf(zone));
+    for (const id of ["advanced", "optimiser"]) $(id).open = (wanted.get("open") ?? "").split(",").includes(id);
+    this.hours.off = new Set((wanted.get("off") ?? "").split(",").filter(Boolean));
+    const zoom = (wanted.get("zoom") ?? "").split("-").map(Number), slots = this.problem.settings.rounds + set.slack;
+    this.grid.range = zoom.length === 2 && zoom.every(Number.isInteger) && zoom[0] >= 0 && zoom[1] > zoom[0] && zoom[1] <= slots ? zoom : null;
+    this.grid.layout();
   }
 
   /** Return what a shared link restores; settings as in the scenario are left out. */
   link() {
-    const known = this.problem.settings, fields = {};
-    for (const key of ["budget_kg", "slack", "alpha", "fine_tune"]) if (this.set[key] !== known[key]) fields[key] = this.set[key];
+    const known = this.problem.settings, fields = {}, many = this.problem.clients.name.length > MANY, open = ["advanced", "optimiser"].filter((id) => $(id).open);
+    for (const key of ["budget_kg", "slack"]) if (this.set[key] !== known[key]) fields[key] = this.set[key];
+    for (const key of CHOSEN) if (!this.free.has(key) && (this.set[key] !== known[key] || known.free.includes(key))) fields[key] = this.set[key];
     if (this.set.end != null) fields.end = this.set.end;
     if ($("filter").value) fields.filter = $("filter").value;
     if ($("order").value !== "given") fields.order = $("order").value;
+    if ($("group").checked !== many) fields.group = $("group").checked ? "yes" : "no";
+    if (this.opened.size) fields.zones = [...this.opened].map((g) => this.problem.zones[g]).join(",");
     if (this.grid.range) fields.zoom = this.grid.range.join("-");
+    if (open.length) fields.open = open.join(",");
+    if (this.hours.off.size) fields.off = [...this.hours.off].join(",");
     return fields;
   }
 
@@ -107,12 +143,11 @@ export class PlanView {
     this.changed();
   }
 
-  /** Download who trains when, a row for each client. */
+  /** Return who trains when, a row for each client. */
   table() {
-    if (!this.plan) return;
     const { clients, zones } = this.problem, stop = this.plan.window[1], times = [...Array(stop).keys()];
-    download("schedule.csv", csv([["client", "zone", "slots", "kg", ...times.map((slot) => slotTime(this.problem, slot))],
-      ...clients.name.map((name, c) => [name, zones[clients.zone[c]], this.plan.client_slots[c], this.plan.client_kg[c], ...times.map((slot) => this.bits.has(c, slot))])]));
+    return [["client", "zone", "slots", "kg", ...times.map((slot) => slotTime(this.problem, slot))],
+      ...clients.name.map((name, c) => [name, zones[clients.zone[c]], this.plan.client_slots[c], this.plan.client_kg[c], ...times.map((slot) => this.bits.has(c, slot))])];
   }
 
   /** The budget slider is logarithmic: one kilogram matters more in a small budget. */
@@ -125,6 +160,7 @@ export class PlanView {
     if (id === "slack") this.set.slack = value;
     if (id === "alpha") this.set.alpha = this.alphas[value];
     if (id === "fine-tune") this.set.fine_tune = value;
+    this.free.delete(id.replace("-", "_"));
     if (id === "end") { this.set.end = value; $("end-auto").checked = false; }
     this.changed();
   }
@@ -133,17 +169,14 @@ export class PlanView {
     const { set } = this;
     $("done").textContent = "";
     if (set.end != null) set.end = Math.min(set.end, set.slack);
-    $("end").max = set.slack;
     $("budget-kg").value = set.budget_kg;
     $("slack-out").value = `${set.slack} slots`;
     const { start, slot_minutes, settings, most_slack } = this.problem;
     const moment = (slots) => new Date(Date.parse(start) + slots * slot_minutes * 60000).toISOString().slice(0, 16);
     $("finish").disabled = !start;
     if (start) Object.assign($("finish"), { value: moment(settings.rounds + set.slack), min: moment(settings.rounds), max: moment(settings.rounds + most_slack) });
-    $("alpha-out").value = String(set.alpha);
+    this.place();
     this.noted();
-    $("fine-tune-out").value = `${set.fine_tune} slot${set.fine_tune === 1 ? "" : "s"}`;
-    $("alpha").setAttribute("aria-valuetext", String(set.alpha));
     $("budget").setAttribute("aria-valuetext", `${set.budget_kg} kg`);
     this.began ??= performance.now();
     this.number++;
@@ -157,9 +190,9 @@ export class PlanView {
     this.longer?.abort();
   }
 
-  query(more = {}) {
-    return { source: this.problem.source, ...this.set, end: this.set.end ?? "auto", page, number: this.number, ...more };
-  }
+  settings() { return { source: this.problem.source, ...this.set, end: this.set.end ?? "auto", free: [...this.free].join(",") }; }
+
+  query(more = {}) { return { ...this.settings(), page, number: this.number, ...more }; }
 
   /** Send one request at a time; later changes go into the next one. */
   async quick() {
@@ -172,7 +205,7 @@ export class PlanView {
         this.began = null;
         const plan = await ask("/api/plan", this.query({ near: this.near })).catch((error) => { if (!error.outdated) throw error; return null; });
         if (plan?.schedule || plan?.status === "infeasible") {
-          this.show(plan);
+          this.show(plan, number);
           this.report(began, number);
         } else if (plan) this.status(plan.message, "waiting");
       } while (number !== this.number);
@@ -191,24 +224,42 @@ export class PlanView {
     requestAnimationFrame(() => setTimeout(() => document.dispatchEvent(new CustomEvent("slackwater:drawn", { detail: { number, ms: performance.now() - began } }))));
   }
 
+  /** Follow the quick schedule: the largest objective over all end times, then the plan of `slackwater plan`, with metrics and front. */
   async best() {
-    const number = this.number;
-    this.longer = new AbortController();
-    this.waitingFor(true);
+    const number = this.number, { signal } = (this.longer = new AbortController());
+    const current = (event) => { if (number === this.number) document.dispatchEvent(new CustomEvent(`slackwater:${event}`, { detail: { number } })); return number === this.number; };
     try {
-      const plan = this.plan?.all_ends && this.plan.number === number && this.plan.metrics ? this.plan : await ask("/api/plan/best", this.query(), this.longer.signal);
-      if (number !== this.number) return;
-      this.show(plan);
-      document.dispatchEvent(new CustomEvent("slackwater:settled", { detail: { number } }));
-      if (!plan.schedule) return;
-      const front = await ask("/api/front", this.query({ end: plan.end }), this.longer.signal);
-      if (number === this.number) this.drawFront(front, plan);
+      if (!this.plan?.metrics || this.shown !== number) {
+        this.waitingFor(true);
+        const joint = await ask("/api/plan/joint", this.query(), signal);
+        if (number !== this.number) return;
+        this.jointly(joint);
+        current("joint");
+        const plan = await ask("/api/plan/best", this.query(), signal);
+        if (number !== this.number) return;
+        this.show(plan, number);
+      }
+      if (!current("settled") || !this.plan) return;
+      const front = await ask("/api/front", this.query({ end: this.plan.end, free: "" }), signal);
+      if (number === this.number) this.drawFront(front, this.plan);
     } catch (error) {
       if (!error.outdated) { this.waitingFor(false); showTrouble(error); }
     }
   }
 
-  show(plan) {
+  /** Show the largest objective over all end times; where the planner chooses by predicted error, only mark it. */
+  jointly(joint) {
+    const auto = this.problem.settings.planner === "auto";
+    if (!joint.schedule) { this.show(joint); return; }
+    if (this.set.end == null) $("end-hint-joint").textContent = `; largest objective at s = ${joint.end}`;
+    if (!auto || !this.settled || this.shown !== this.number) this.show(joint);
+    if (auto) this.status(`${this.used(this.plan)} ${this.plan.end === joint.end ? "Largest objective" : "Best schedule"} for s = ${this.plan.end}; comparing settings and end times for the least predicted error.`, "waiting");
+  }
+
+  used(plan) { return `${kilograms(plan.emissions_kg)} of ${kilograms(plan.budget_kg)} kg.`; }
+
+  show(plan, number = this.number) {
+    this.shown = number;
     const was = this.plan;
     this.plan = plan.schedule ? plan : null;
     if (!plan.schedule) {
@@ -224,6 +275,9 @@ export class PlanView {
     }
     this.bits = unpacked(plan.schedule);
     this.near = plan.end;
+    if (plan.metrics) this.settled = plan;
+    if (plan.recommended) for (const name of this.free) this.set[name] = plan.recommended[name] ?? this.set[name];
+    this.place();
     if (this.set.end == null) $("end").value = plan.end;
     const ends = this.problem.start ? ` · ${slotTime(this.problem, this.problem.settings.rounds + plan.end).replace(/ \d{4},| UTC/g, "")}` : "";
     $("end-out").value = `s = ${plan.end}${ends}`;
@@ -233,9 +287,11 @@ export class PlanView {
     const settled = "metrics" in plan;
     this.waitingFor(!settled);
     if (settled) this.metrics(plan);
-    const used = `${kilograms(plan.emissions_kg)} of ${kilograms(plan.budget_kg)} kg`;
-    if (settled) this.status(`${used}. ${plan.message}${plan.all_ends ? ` Best of all end times: s = ${plan.end}.` : ` For s = ${plan.end}.`}`, "");
-    else if (!was || !this.settledText) this.status(`${used}. Best schedule for s = ${plan.end}; checking the other end times.`, "waiting");
+    const used = this.used(plan);
+    if (plan.recommended) this.status(`${used} Chosen for the least predicted error: s = ${plan.end}, alpha ${plan.settings.alpha}, fine-tuning ${plan.settings.fine_tune}, recall ${plan.settings.recall}.`, "");
+    else if (settled || plan.all_ends) this.status(`${used} ${plan.message}${plan.all_ends ? ` Best of all end times: s = ${plan.end}.` : ` For s = ${plan.end}.`}`, settled ? "" : "waiting");
+    else if (!was?.waiting) this.status(`${used} Best schedule for s = ${plan.end}; checking the other end times.`, "waiting");
+    plan.waiting = !settled;
   }
 
   status(text, kind) {
@@ -251,19 +307,21 @@ export class PlanView {
   tiles(plan) {
     const tell = (id, big, note) => { $(`tile-${id}`).textContent = big; $(`tile-${id}-note`).textContent = note; };
     if (!plan) { for (const id of ["saved", "ends", "quality", "who"]) tell(id, "–", id === "saved" ? "No schedule fits these settings." : ""); return; }
-    const { savings, settings } = plan, names = this.problem.clients.name, trains = plan.client_slots.map((n, c) => [n, c]).filter(([n]) => n > 0).sort((a, b) => b[0] - a[0]);
-    tell("saved", `${kilograms(savings.saved_kg)} kg (${percent(savings.share)})`, `${kilograms(plan.emissions_kg)} kg instead of ${kilograms(savings.without_kg)} kg for the same work without slack.`);
-    const early = settings.slack - plan.end, hours = early * this.problem.slot_minutes / 60, length = hours >= 48 ? `${Number((hours / 24).toFixed(1))} days` : `${Number(hours.toFixed(1))} h`;
-    const by = slotTime(this.problem, settings.rounds + settings.slack);
-    tell("ends", slotTime(this.problem, settings.rounds + plan.end), early > 0 ? `${this.problem.start ? length : `${early} slots`} before the latest end, ${by}.` : `At the latest end allowed.`);
-    const q = plan.tiles?.quality, m = plan.metrics;
+    const { saved, ends, quality: q, people } = plan.tiles, { settings } = plan, names = this.problem.clients.name, last = settings.rounds + plan.end;
+    const emits = `The run emits ${kilograms(plan.emissions_kg)} of ${kilograms(plan.budget_kg)} kg; the same work at once emits ${kilograms(saved.without_kg)} kg.`, little = Math.abs(saved.kg) < 5e-4 * saved.without_kg;
+    if (saved.without_kg > 0 && !little && saved.kg > 0) tell("saved", `${kilograms(saved.kg)} kg (${percent(saved.share)})`.replaceAll(" ", "\u00a0").replace("\u00a0(", " ("), emits);
+    else tell("saved", "Nothing", `${emits}${little || saved.without_kg <= 0 ? "" : ` Waiting costs ${kilograms(-saved.kg)} kg here.`}`);
+    const { early_hours: hours } = ends, early = hours >= 48 ? `${(hours / 24).toFixed(1)} days` : `${Number(hours.toFixed(1))} h`;
+    if (this.problem.start) tell("ends", `${ends.local} ${ends.time_zone}`, hours > 0 ? `${early} before the latest end.` : "The latest end allowed.");
+    else tell("ends", `After slot ${last}`, `The latest end is slot ${settings.horizon}.`);
+    const three = (share) => `${Number((100 * share).toPrecision(3))} %`;
     if (q?.remaining_error != null) {
-      const band = (q.band ? `, band ${percent(q.band[0])} to ${percent(q.band[1])}` : "") + (q.without_slack_error != null ? `; the same budget without slack: ${percent(q.without_slack_error)}` : "");
-      tell("quality", percent(q.remaining_error), q.calibrated ? `Predicted remaining error${band}.` : `Ranking score: predicted remaining error, not calibrated${band}. Lower is better.`);
-    } else if (m) tell("quality", `${figure(m.effective_updates, 3)} updates`, `Effective updates, a ranking score that is not calibrated: higher is better.${m.never_count ? ` The model learns little from ${m.never_count} client${m.never_count === 1 ? "" : "s"}.` : ""}`);
-    else tell("quality", "…", "follows when the best end time is known");
-    const most = trains.slice(0, 3).map(([n, c]) => `${printable(names[c])} (${n})`).join(", ");
-    tell("who", `${trains.length} of ${names.length} clients`, trains.length ? `${plan.slots.toLocaleString("en")} client-slots; most: ${most}.` : "");
+      const without = q.without_slack_error != null ? ` The same budget without slack: ${three(q.without_slack_error)}.` : "", band = q.band ? ` Between ${three(q.band[0])} and ${three(q.band[1])}.` : "";
+      tell("quality", three(q.remaining_error), `Predicted remaining error, lower is better.${q.calibrated ? "" : " A ranking score, not an accuracy."}${band}${without}`);
+    } else tell("quality", "…", "Follows when the settings and end times are compared.");
+    const order = [...names.keys()].sort((a, b) => plan.client_slots[b] - plan.client_slots[a] || a - b), one = (c) => `${shortened(names[c], 24)} ${plan.client_slots[c].toLocaleString("en")}`;
+    const shown = order.length > 4 ? [...order.slice(0, 2).map(one), "…", one(order.at(-1))] : order.map(one), part = plan.client_slots.filter((n) => n > 0).length;
+    tell("who", `${part.toLocaleString("en")} of ${names.length.toLocaleString("en")} clients`, `${people.rounds.toLocaleString("en")} rounds, ${plan.slots.toLocaleString("en")} client-rounds: ${shown.join(", ")}.${people.never_count ? ` ${people.never_count} train only in the fine-tuning window.` : ""}`);
   }
 
   totals(plan) {
@@ -310,7 +368,25 @@ export class PlanView {
     const mean = intensity_g_per_kwh.map((line) => line.reduce((a, b) => a + b, 0) / line.length);
     const keys = { zone: (c) => clients.zone[c], clean: (c) => mean[clients.zone[c]], slots: (c) => -(this.plan?.client_slots[c] ?? 0) };
     const key = keys[$("order").value];
-    return key ? rows.map((c) => [key(c), c]).sort((a, b) => a[0] - b[0] || a[1] - b[1]).map((pair) => pair[1]) : rows;
+    if (key) rows = rows.map((c) => [key(c), c]).sort((a, b) => a[0] - b[0] || a[1] - b[1]).map((pair) => pair[1]);
+    this.groups = new Map();
+    if (!$("group").checked) return rows;
+    for (const c of rows) { const g = clients.zone[c]; if (!this.groups.has(g)) this.groups.set(g, []); this.groups.get(g).push(c); }
+    return [...this.groups].flatMap(([g, members]) => [~g, ...(this.opened.has(g) || wanted ? members : [])]);
+  }
+
+  toggle(g) {
+    this.opened[this.opened.has(g) ? "delete" : "add"](g);
+    this.draw();
+    this.noted();
+  }
+
+  /** Return how many of a zone's clients train in a slot. */
+  training(g, slot) { return this.bits ? this.groups.get(g).reduce((sum, c) => sum + this.bits.has(c, slot), 0) : 0; }
+
+  tellZone(g, slot) {
+    const { problem } = this, members = this.groups.get(g), train = this.training(g, slot);
+    return [`${printable(problem.zones[g])}, ${slotTime(problem, slot)}`, `${Math.round(problem.intensity_g_per_kwh[g][slot])} g/kWh`, `${train} of ${members.length} client${members.length === 1 ? "" : "s"} train${train === 1 ? "s" : ""}. Click the name, or press Enter, to ${this.opened.has(g) ? "close" : "open"} the zone.`];
   }
 
   draw() {
@@ -319,11 +395,26 @@ export class PlanView {
     const shades = (this.shades ??= gridShades(problem)), look = gridColours();
     const slots = problem.settings.rounds + this.set.slack, stop = this.plan ? this.plan.window[1] : slots;
     const line = new Uint8Array(slots);
-    const told = this.plan && ((client) => this.columns(client));
+    const grouped = $("group").checked;
+    legend($("plan-legend"), [["trains", "trains"], ...(grouped ? [["partly", "part of a zone's clients train"]] : []), ["scale", "does not train; more orange: higher intensity"], ["cannot", "cannot train"], ["over", "after the end"], ["window", "fine-tuning window"]]);
+    const told = this.plan && ((row) => this.columns(row)), zoneOf = (row) => (row < 0 ? ~row : clients.zone[row]);
+    const paintZone = (g) => {
+      line.set(shades[g].shade.subarray(0, slots));
+      const members = this.groups.get(g);
+      for (let slot = 0; slot < slots; slot++) {
+        const share = slot < stop ? this.training(g, slot) / members.length : 0;
+        if (slot >= stop) line[slot] = look.OVER;
+        else if (share) line[slot] = share === 1 ? look.TRAINS : look.PARTLY + Math.floor(share * (look.PARTS - 1));
+        else if (!members.some((c) => available.has(clients.mask[c], slot))) line[slot] = look.CANNOT;
+      }
+      return line;
+    };
     this.grid.show({
       problem, slots, rows: this.rows(), labels: clients.name, columns: told, groups: clients.zone.map((z) => problem.zones[z]), colours: look.colours,
       window: this.plan ? this.plan.window : [slots, slots],
+      grouped, group: (g) => `${this.opened.has(g) ? "▾" : "▸"} ${problem.zones[g]} (${this.groups.get(g).length})`, toggle: (g) => this.toggle(g),
       paint: (client) => {
+        if (client < 0) return paintZone(~client);
         line.set(shades[clients.zone[client]].shade.subarray(0, slots));
         const mask = clients.mask[client];
         for (let slot = 0; slot < slots; slot++) {
@@ -333,18 +424,22 @@ export class PlanView {
         }
         return line;
       },
-      skyline: (client) => shades[clients.zone[client]].skyline,
-      cannot: (client, slot) => slot < stop && !available.has(clients.mask[client], slot),
+      skyline: (row) => shades[zoneOf(row)].skyline,
+      cannot: (row, slot) => row >= 0 && slot < stop && !available.has(clients.mask[row], slot),
     });
-    this.hours.soon(problem, bits, slots);
+    this.hours.soon(problem, bits, slots, this.plan);
   }
 
-  /** Return slots, kg and mean intensity of the slots in which a client trains. */
-  columns(client) {
-    const { plan, problem } = this, slots = plan.client_slots[client], line = problem.intensity_g_per_kwh[problem.clients.zone[client]];
-    let sum = 0;
-    if (slots) for (let slot = 0; slot < plan.window[1]; slot++) if (this.bits.has(client, slot)) sum += line[slot];
-    return [String(slots), kilograms(Number(plan.client_kg[client].toPrecision(3))), slots ? String(Math.round(sum / slots)) : "–"];
+  /** Return slots, kg and mean intensity while it trains, of a client or a zone. */
+  columns(row) {
+    const { plan } = this, { slots, kg, g_per_kwh } = row < 0 ? this.sums(~row) : { slots: plan.client_slots[row], kg: plan.client_kg[row], g_per_kwh: plan.client_g_per_kwh[row] };
+    return [slots.toLocaleString("en"), kilograms(Number(kg.toPrecision(3))), g_per_kwh == null ? "–" : String(Math.round(g_per_kwh))];
+  }
+
+  sums(g) {
+    const { plan, problem } = this, found = { slots: 0, kg: 0, kwh: 0, grams: 0 };
+    for (const c of this.groups.get(g)) { const kwh = plan.client_slots[c] * problem.clients.energy_kwh[c]; found.slots += plan.client_slots[c]; found.kg += plan.client_kg[c]; found.kwh += kwh; found.grams += kwh * (plan.client_g_per_kwh[c] ?? 0); }
+    return { ...found, g_per_kwh: found.kwh ? found.grams / found.kwh : null };
   }
 
   async write() {

@@ -1,9 +1,21 @@
 // The Run view: follows a run; the server sends an event for every change.
-import { $, ask, el, fill, kilograms, legend, local, metricName, onTheme, percent, printable, scored, scoreTick, showTrouble, slotTime, unpacked } from "./base.js";
+import { $, ask, el, figure, fill, kilograms, legend, local, metricName, onTheme, percent, printable, scored, scoreTick, showTrouble, slotTime, unpacked } from "./base.js";
 import { Grid, gridColours, gridShades } from "./grid.js";
 import { lineChart } from "./chart.js";
 
-const MOST_NAMES = 12;
+const MOST_NAMES = 12, AGAIN_MS = 5000, RESUMED_MS = 20000, HIDDEN_MS = 10000;
+
+/** Return seconds as "2 d 3 h", "3 h 20 min", "4 min 5 s". */
+function duration(seconds) {
+  const s = Math.max(0, Math.round(seconds)), parts = [[Math.floor(s / 86400), "d"], [Math.floor(s / 3600) % 24, "h"], [Math.floor(s / 60) % 60, "min"], [s % 60, "s"]];
+  const first = Math.max(0, parts.findIndex(([n]) => n));
+  return s ? parts.slice(first, first + 2).map(([n, unit]) => `${n} ${unit}`).join(" ") : "0 s";
+}
+
+/** Return a moment by the clock of a time zone; of this browser without one. */
+function clock(at, timeZone) {
+  try { return new Intl.DateTimeFormat("en-GB", { weekday: "short", day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", timeZone }).format(at); } catch { return at.toISOString().slice(0, 16); }
+}
 
 /** Return the clients whose number of slots a re-plan changed, as text. */
 const changes = (found) => {
@@ -17,15 +29,29 @@ export class RunView {
     this.grid = new Grid($("realised"), "Planned and realised, clients by hour", (client, slot) => this.tell(client, slot));
     $("runs").addEventListener("change", () => this.open($("runs").value));
     onTheme(() => this.draw());
-    document.addEventListener("visibilitychange", () => { if (document.hidden) this.unfollow(); else this.follow(); });
-    legend($("run-legend"), [["trains", "trained as planned"], ["pending", "planned, not reached yet"], ["missed", "planned, did not train"], ["extra", "trained, not planned"], ["scale", "neither; more orange: higher intensity"]]);
+    document.addEventListener("visibilitychange", () => { clearTimeout(this.retry); if (document.hidden) { this.unfollow(); this.glance(); } else this.follow(); });
+    $("run-axis").addEventListener("change", () => this.draw());
+    $("notify").hidden = !(window.Notification && window.isSecureContext);
+    $("notify").addEventListener("click", async () => this.notifying($("notify").ariaPressed !== "true" && (await Notification.requestPermission()) === "granted"));
+    let wished = null;
+    try { wished = localStorage.getItem("slackwater-notify"); } catch { /* private windows have no storage */ }
+    this.notifying(wished === "yes" && window.Notification?.permission === "granted");
+    setInterval(() => this.countdown(), 1000);
+    legend($("run-legend"), [["trains", "trained as planned"], ["pending", "planned, not reached yet"], ["missed", "planned, did not train"], ["extra", "trained, not planned"], ["superseded", "only in the first plan"], ["scale", "neither; more orange: higher intensity"]]);
+  }
+
+  notifying(yes) {
+    $("notify").ariaPressed = String(yes);
+    try { localStorage.setItem("slackwater-notify", yes ? "yes" : "no"); } catch { /* as above */ }
   }
 
   async open(run) {
     this.close();
     this.state = null;
     this.rounds = [];
-    $("run-cards").hidden = $("realised").hidden = $("run-progress").hidden = !run;
+    document.title = "Slackwater";
+    this.shown(Boolean(run));
+    $("run-report").href = local(`/api/report?run=${encodeURIComponent(run)}`);
     $("run-kind").textContent = "";
     if (!run) {
       $("run-status").textContent = "This folder has no run yet. Start one with: slackwater train plan.json --out DIR";
@@ -38,22 +64,31 @@ export class RunView {
       showTrouble(null);
     } catch (error) {
       showTrouble(error);
-      $("run-cards").hidden = $("realised").hidden = $("run-progress").hidden = true;
+      this.shown(false);
       $("run-status").textContent = "";
-      this.retry = setTimeout(() => this.open(run), 5000); // a run that is just starting becomes readable
+      this.retry = setTimeout(() => this.open(run), AGAIN_MS); // a run that is just starting becomes readable
       return;
     }
     this.run = run;
     this.follow();
   }
 
+  shown(yes) {
+    for (const id of ["run-tiles", "run-cards", "realised-title", "run-legend", "realised", "run-progress", "run-report"]) $(id).hidden = !yes;
+  }
+
   /** Follow the run, unless the tab is hidden: a browser allows only six connections to a server. */
   follow() {
     if (!this.run || this.stream || document.hidden) return;
-    this.stream = new EventSource(local(`/api/events?run=${encodeURIComponent(this.run)}`));
-    this.stream.addEventListener("state", (event) => { showTrouble(null); this.take(JSON.parse(event.data)); });
-    this.stream.addEventListener("trouble", (event) => showTrouble(new Error(JSON.parse(event.data).error)));
-    this.stream.addEventListener("error", () => { $("live").textContent = "Disconnected; reconnecting."; });
+    clearTimeout(this.retry);
+    const stream = this.stream = new EventSource(local(`/api/events?run=${encodeURIComponent(this.run)}`));
+    const heard = () => { clearTimeout(this.lost); this.lost = null; };
+    stream.addEventListener("state", (event) => { heard(); showTrouble(null); this.take(JSON.parse(event.data)); });
+    stream.addEventListener("trouble", (event) => { heard(); showTrouble(new Error(JSON.parse(event.data).error)); });
+    stream.addEventListener("error", () => {
+      this.lost ??= setTimeout(() => { $("live").textContent = "Disconnected; reconnecting."; }, AGAIN_MS); // a browser with many pages asks again and again
+      if (stream.readyState === EventSource.CLOSED && this.stream === stream) { this.unfollow(); this.retry = setTimeout(() => this.follow(), AGAIN_MS); }
+    });
   }
 
   unfollow() {
@@ -61,27 +96,44 @@ export class RunView {
     this.stream = null;
   }
 
-  close() {
-    clearTimeout(this.retry);
-    this.unfollow();
-    this.run = null;
+  /** Ask now and then how the run stands while the tab is hidden, so that its title and a notification can tell. */
+  async glance() {
+    if (!this.run || !document.hidden || this.state?.status === "done") return;
+    const { run } = this;
+    try { const state = await ask("/api/run/brief", { run }); if (run === this.run && document.hidden) this.ended(state); } catch { /* the next look tells */ }
+    if (run === this.run && document.hidden) this.retry = setTimeout(() => this.glance(), HIDDEN_MS);
   }
 
-  /** Say in the tab's title, and by a notification if allowed, that the run has ended. */
-  ended(state, was) {
-    if (was !== "running" || state.status === "running") return;
-    document.title = `${state.sentence.split(/[.:;]/)[0]} · Slackwater`;
-    if (document.hidden && window.Notification?.permission === "granted") new Notification("Slackwater", { body: state.sentence });
+  close() {
+    clearTimeout(this.retry);
+    clearTimeout(this.lost);
+    this.lost = null;
+    this.unfollow();
+    this.run = this.stands = null;
+  }
+
+  /** Say in the tab's title, and by a notification if wished for, that a run which was followed has ended. */
+  ended(state) {
+    const stands = state.gone ? "gone" : state.status, was = this.stands;
+    this.stands = stands;
+    if (stands === "running") document.title = "Slackwater";
+    if (was !== "running" || stands === "running") return;
+    const word = { gone: "Process gone", done: "Done", failed: "Failed", diverged: "Diverged", stopped: "Stopped" }[stands] ?? stands;
+    document.title = `${word}: ${printable(state.label)} · Slackwater`;
+    if ($("notify").ariaPressed === "true" && window.Notification?.permission === "granted") new Notification(`${word}: ${printable(state.label)}`, { body: state.sentence });
   }
 
   take(state) {
     if (state.since === 0) this.rounds = [];
     this.rounds = this.rounds.slice(0, state.since).concat(state.rounds);
-    const was = this.state?.status;
     this.state = state;
-    if (state.status !== "running") this.unfollow();
-    this.ended(state, was);
-    $("live").textContent = state.status === "running" ? (state.quiet ? "No change for two minutes." : "Following the run.") : "";
+    this.taken = Date.now();
+    if (state.status !== "running") {
+      this.unfollow(); // a stopped run may be resumed, and the baseline may still train
+      if (state.status !== "done" || state.baseline?.status === "running") this.retry = setTimeout(() => this.follow(), RESUMED_MS);
+    }
+    this.ended(state);
+    $("live").textContent = state.status === "running" && !state.gone ? (state.quiet ? "No change for two minutes." : "Following the run.") : "";
     // A re-planned run, or one by an online policy, has no fixed number of rounds: its progress is counted in slots.
     const anew = state.replans.length > 0 || !state.rounds_planned;
     const share = state.status === "done" ? 1 : anew ? (state.last_slot + 1) / state.slots : state.rounds_done / state.rounds_planned;
@@ -89,31 +141,63 @@ export class RunView {
     const force = state.in_force;
     this.slots = force ? state.slots : this.fixed.slots;
     this.bits = unpacked((force ?? this.fixed.plan).schedule);
+    this.first = unpacked(this.fixed.plan.schedule);
     this.window = force ? force.window : this.fixed.window;
     this.counted = anew ? `${state.rounds_done}` : `${state.rounds_done} of ${state.rounds_planned}`;
     $("run-progress").value = share;
     const last = this.rounds.filter((r) => r.score != null).at(-1);
     $("run-kind").textContent = this.fixed.about;
     $("run-kind").className = `kind ${state.kind}`;
-    $("run-status").textContent = `${state.sentence} Round ${this.counted}, ${kilograms(state.spent_kg)} of ${kilograms(state.budget_kg)} kg spent${last ? `, ${printable(state.metric.name)} ${scored(state.metric, last.score)}` : ""}.${state.quiet ? " Its status is running, but nothing was written for two minutes. If it was killed, continue with: slackwater resume." : ""}${state.shortened ? " Only the first rounds are shown." : ""}${this.fixed.synthetic ? " Synthetic intensity." : ""}`;
+    $("run-status").textContent = `${state.sentence} Round ${this.counted}, ${kilograms(state.spent_kg)} of ${kilograms(state.budget_kg)} kg spent${last ? `, ${printable(state.metric.name)} ${scored(state.metric, last.score)}` : ""}.${state.quiet && !state.gone ? " Its status is running, but nothing was written for two minutes. If it was killed, continue with: slackwater resume." : ""}${state.shortened ? " Only the first rounds are shown." : ""}${this.fixed.synthetic ? " Synthetic intensity." : ""}`;
+    $("run-status").classList.toggle("infeasible", state.gone || ["failed", "diverged"].includes(state.status));
     this.draw();
   }
 
   draw() {
     if (!this.state || $("run").hidden) return;
+    this.tiles();
     this.charts();
     this.panels();
     this.cells();
   }
 
+  /** Answer what is spent, what is left, when it ends and how good the model is. */
+  tiles() {
+    const { state } = this, { budget_kg: budget, figures } = state, { no_slack: planned } = this.fixed, { baseline } = state;
+    const tell = (id, big, note) => { $(`run-${id}`).textContent = big; $(`run-${id}-note`).textContent = note; };
+    tell("spent", `${kilograms(state.spent_kg)} kg`, `${budget ? `${percent(state.spent_kg / budget)} of ${kilograms(budget)} kg` : "no budget"}${figures.unsettled_kg ? `; ${kilograms(figures.unsettled_kg)} kg of it not settled` : ""}.`);
+    const reserve = state.status === "done" ? null : state.replans[0]?.reserve_kg;
+    tell("left", state.left_kg == null ? "–" : `${kilograms(state.left_kg)} kg`, state.status === "done" ? "The run is done." : `${kilograms(figures.to_come_kg)} kg of it planned${reserve == null ? "" : `, ${kilograms(reserve)} kg in reserve`}.`);
+    const last = this.rounds.filter((r) => r.score != null).at(-1), trained = baseline?.rounds.filter((r) => r[3] != null).at(-1);
+    const without = trained ? `Without slack: ${scored(state.metric, trained[3])} for ${kilograms(baseline.spent_kg)} kg.` : planned ? `Without slack the budget pays ${planned.rounds} round${planned.rounds === 1 ? "" : "s"} of all clients.` : "";
+    $("run-score-name").textContent = metricName(state.metric);
+    tell("score", last ? scored(state.metric, last.score) : "–", `${last ? `After round ${last.number + 1}. ` : "Not evaluated yet. "}${without}`);
+    this.countdown();
+  }
+
+  /** Show when the run ends: how long from now, on this clock, and on that of the scenario. */
+  countdown() {
+    if (!this.state || $("run").hidden) return;
+    const { ends, status, gone } = this.state, zone = this.fixed.time_zone;
+    const local = ends.at ? `${clock(new Date(ends.at), zone)} ${zone}${zone === "UTC" ? "" : ` (${slotTime(this.problem, ends.slot)})`}` : `slot ${ends.slot}`;
+    const over = status !== "running" || gone, left = ends.seconds == null ? null : ends.seconds - (Date.now() - this.taken) / 1000;
+    $("run-ends").textContent = status === "done" ? "Ended" : over ? "Not running" : left == null ? local : left >= 1 ? `in ${duration(left)}` : "now";
+    $("run-ends-note").textContent = `${over || left == null ? "" : `On this clock: ${clock(new Date(this.taken + 1000 * ends.seconds))}. `}In the scenario: ${local}.`;
+  }
+
   charts() {
-    const { metric } = this.state, points = this.rounds.filter((r) => r.score != null).map((r) => [r.spent_kg, r.score]);
-    $("score-title").textContent = `${printable(metric.name[0].toUpperCase() + metric.name.slice(1))} by kg CO2e`;
-    lineChart($("accuracy"), { series: [{ name: printable(metric.name), points, kind: "c0", dots: true }], x: "kg CO2e spent", y: metricName(metric), yFormat: scoreTick(metric) });
+    const { metric, kg_by_round: kg, baseline } = this.state, byKg = $("run-axis").value === "kg", slot = (v) => (Number.isInteger(v) && v >= 0 && v <= this.slots ? slotTime(this.problem, v, true) : "");
+    const x = byKg ? "kg CO2e, as settled" : "time, UTC", name = metricName(metric), all = byKg ? {} : { xFormat: slot };
+    $("score-title").textContent = name;
+    $("loss-by").textContent = byKg ? "by kg CO2e, as settled" : "by time";
+    const curve = (read) => this.rounds.map((r, i) => [byKg ? kg[i] : r.slot, read(r)]).filter(([, value]) => value != null);
+    const beside = (at) => (baseline ? [{ name: "no slack, same budget", points: baseline.rounds.map((r) => [byKg ? r[1] : r[0], r[at]]).filter(([, value]) => value != null), kind: "c2", dashed: true, dots: true }] : []);
+    lineChart($("accuracy"), { series: [{ name: "this run", points: curve((r) => r.score), kind: "c0", dots: true }, ...beside(3)], x, y: name, yFormat: scoreTick(metric), ...all });
+    lineChart($("loss"), { series: [{ name: "this run", points: curve((r) => r.loss), kind: "c0", dots: this.rounds.length < 60 }, ...beside(2)], x, y: "mean loss of the clients", ...all });
     const { budget_kg: budget, expected_kg, first_plan_kg: first, in_force: force, decided_slots: decided, last_slot: done } = this.state;
     const { planned_kg: planned, busy_slots: busy } = this.fixed, { slots } = this, top = budget ?? planned.at(-1);
     const left = (sums, at) => [[0, top], ...at.map((slot) => [slot + 1, top - sums[slot]])];
-    const real = [[0, top], ...this.rounds.map((r) => [r.slot + 1, top - r.spent_kg])], here = real.at(-1)[1];
+    const real = [[0, top], ...this.rounds.map((r, i) => [r.slot + 1, top - kg[i]])], here = real.at(-1)[1];
     const from = done >= 0 ? planned[Math.min(done, planned.length - 1)] : 0;
     const series = [{ name: "realised", points: real, kind: "c1" }];
     if (!force) series.unshift({ name: "planned", points: left(planned, busy), kind: "quiet", under: true });
@@ -125,6 +209,8 @@ export class RunView {
     if (this.state.status !== "done") series.push({ name: "expected: the rest as planned", points: [real.at(-1), ...rest], kind: "c1", dashed: true });
     const reserve = this.state.status !== "done" ? this.state.replans[0]?.reserve_kg : null;
     if (reserve) series.push({ name: "reserve", points: [[done + 1, reserve], [slots, reserve]], kind: "c0", dashed: true });
+    const { no_slack: without } = this.fixed;
+    if (without?.rounds) { let sum = 0; series.push({ name: "no slack (planned)", points: [[0, top], ...without.kg_by_slot.slice(0, without.rounds).map((kg, at) => [at + 1, top - (sum += kg)])], kind: "c4", dashed: true }); }
     lineChart($("burn"), { series, x: "slot", y: "kg remaining", zero: true, xFormat: (v) => (Number.isInteger(v) && v <= slots ? String(v) : "") });
     const off = this.state.off_plan_kg;
     const way = off == null ? "" : Math.abs(off) < 1e-9 * (budget ?? 1) ? " So far as planned." : ` So far ${kilograms(Math.abs(off))} kg ${off > 0 ? "more" : "less"} than planned.`;
@@ -142,6 +228,8 @@ export class RunView {
     const missed = this.missed(), outcomes = Object.entries(state.outcomes).filter(([outcome]) => outcome !== "done" && outcome !== "running");
     for (const one of state.quarantined) missed.push(el("li", { class: "warning" }, `${one.client} reported ${one.reported_kwh} kWh in slot ${one.slot}, more than is possible; ${one.bound_kwh} kWh are charged. Confirm it with: slackwater confirm`));
     if (outcomes.length) missed.push(el("li", { class: "warning" }, `Results of the requested clients: ${outcomes.map(([outcome, count]) => `${count} ${outcome}`).join(", ")}; ${state.outcomes.done ?? 0} done.`));
+    for (const one of state.measured) missed.push(el("li", { class: "warning" }, `${printable(one.client)}: measured ${figure(one.measured_kwh, 3)} kWh a start, far below the declared ${figure(one.declared_kwh, 3)} kWh. The plan saves too much for it. Measure the site with: slackwater calibrate`));
+    list($("log"), state.log.map(item), "Nothing yet.");
     list($("failures"), [...missed, ...state.events.filter((event) => event.level !== "info").map(item)], "No failures.");
     list($("replans"), state.replans.map(replanned), "No re-plan: the run follows its first plan.");
     const { by_intensity: kinds, settled, unplanned } = state.charges, lines = [], causes = Object.entries(state.figures.by_cause_kg);
@@ -185,15 +273,23 @@ export class RunView {
         }
         return line;
       },
+      mark: (client, slot) => this.mark(client, slot),
       skyline: (client) => shades[clients.zone[client]].skyline,
       cannot: (client, slot) => !available.has(clients.mask[client], slot),
     });
   }
 
+  /** Return what a cell is beside its colour; "superseded": only the first plan had it. */
+  mark(client, slot) {
+    if (this.did[client][slot]) return this.bits.has(client, slot) ? null : "extra";
+    if (this.bits.has(client, slot)) return slot <= this.state.last_slot ? "missed" : "pending";
+    return this.state.in_force && this.first.has(client, slot) ? "superseded" : null;
+  }
+
   tell(client, slot) {
     const { clients } = this.problem, zone = clients.zone[client], intensity = this.problem.intensity_g_per_kwh[zone][slot];
     const planned = this.bits.has(client, slot), trained = this.did[client][slot];
-    const what = trained ? (planned ? "Trained as planned." : "Trained, not planned.") : planned ? (slot <= this.state.last_slot ? "Planned, did not train." : "Planned, not reached yet.") : "Not planned.";
+    const what = trained ? (planned ? "Trained as planned." : "Trained, not planned.") : planned ? (slot <= this.state.last_slot ? "Planned, did not train." : "Planned, not reached yet.") : this.mark(client, slot) ? "In the first plan only; a re-plan dropped it." : "Not planned.";
     return [`${printable(clients.name[client])} (${printable(this.problem.zones[zone])}), ${slotTime(this.problem, slot)}`, `${Math.round(intensity)} g/kWh · ${kilograms(intensity / 1000 * clients.energy_kwh[client])} kg`, what];
   }
 }

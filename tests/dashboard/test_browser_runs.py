@@ -1,0 +1,383 @@
+"""The Run view, the Edit panel and the server's ways to be reached, in a real browser."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made import HOSTILE, do_rounds, scenario, small_plan, start_run
+from report_runs import replanned
+from reverse_proxy import proxied
+
+import slackwater as sw
+from slackwater.dashboard.server import Dashboard
+from slackwater.ledger.run import Run
+from slackwater.scenario import load_scenario
+
+Serve = Callable[..., Dashboard]
+Open = Callable[..., Any]
+HIDE = """
+window.tabHidden = false; window.told = []; window.streams = 0;
+Object.defineProperty(document, "hidden", { get: () => window.tabHidden });
+window.Notification = class {
+  constructor(title) { window.told.push(title); }
+  static requestPermission() { return Promise.resolve("granted"); }
+};
+window.Notification.permission = "granted";
+const Own = window.EventSource;
+window.EventSource = class extends Own {
+  constructor(...given) { super(...given); window.streams++; }
+  close() { if (this.readyState !== 2) window.streams--; super.close(); }
+};
+"""
+"""Lets a test hide the tab, count open streams, and see notifications."""
+SHOTS = os.environ.get("SLACKWATER_SCREENSHOTS")
+
+
+def _until(page: Any, so: Callable[[], bool], seconds: float = 60.0) -> None:
+    for _ in range(int(20 * seconds)):
+        if so():
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"not within {seconds:g} s")
+
+
+def _planned(page: Any) -> None:
+    page.wait_for_selector("#metrics:not(.stale) dt", state="attached")
+
+
+def _hide(page: Any, yes: bool) -> None:
+    page.evaluate("(yes) => { window.tabHidden = yes; document.dispatchEvent(new Event('visibilitychange')); }", yes)
+
+
+def _texts(page: Any, *ids: str) -> list[str]:
+    return [page.text_content(f"#{one}") for one in ids]
+
+
+def test_eight_tabs_follow_a_run_and_none_hangs(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    plan = small_plan()
+    with start_run(tmp_path / "run", plan) as run:
+        do_rounds(run, plan, 0, 1)
+        server = serve(scenario(tmp_path))
+        first = page_of(server, "run")
+        tabs = [first]
+        for _ in range(7):
+            tab = first.context.new_page()
+            tab.goto(f"http://127.0.0.1:{server.port}/#run")
+            tabs.append(tab)
+        for tab in tabs:
+            _until(tab, lambda tab=tab: "Round 1 of" in tab.text_content("#run-status"), 20)
+        total = do_rounds(run, plan, 1, 2)
+        for tab in tabs:
+            _until(tab, lambda tab=tab: f"Round 3 of {total}" in tab.text_content("#run-status"), 20)
+            assert "Disconnected" not in tab.text_content("#live")
+        first.click("#tab-plan")
+        _planned(first)
+        run.set_status("done")
+        for tab in tabs:
+            _until(tab, lambda tab=tab: "Done." in (tab.text_content("#run-status") or ""), 20)
+        _until(first, lambda: server.streams.open_count() == 0, 10)
+
+
+def test_a_hidden_tab_has_no_stream_and_still_tells_of_the_end(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    plan = small_plan()
+    with start_run(tmp_path / "run", plan) as run:
+        do_rounds(run, plan, 0, 2)
+        server = serve(tmp_path)
+        page = page_of(server, "run", script=HIDE)
+        page.wait_for_selector("#burn svg")
+        page.click("#notify")
+        _until(page, lambda: page.get_attribute("#notify", "aria-pressed") == "true")
+        assert page.evaluate("window.streams") == 1
+        _hide(page, True)
+        assert page.evaluate("window.streams") == 0
+        _until(page, lambda: server.streams.open_count() == 0, 10)
+        run.set_status("failed")
+        _until(page, lambda: page.title() != "Slackwater", 30)
+        assert page.title() == "Failed: run · Slackwater"
+        assert page.evaluate("window.told") == ["Failed: run"]
+        assert "Failed" not in page.text_content("#run-status")  # the hidden page is not drawn
+        _hide(page, False)
+        _until(page, lambda: "Failed; see the events" in page.text_content("#run-status"))
+        assert page.evaluate("window.told.length") == 1
+
+
+KILLED = """
+import sys, time
+sys.path[:0] = sys.argv[2:]
+from made import do_rounds, small_plan, start_run
+plan = small_plan()
+run = start_run(sys.argv[1], plan)
+do_rounds(run, plan, 0, 2)
+print("begun", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_process_is_told_at_once(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "run"), *sys.path]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        page = page_of(serve(tmp_path), "run")
+        _until(page, lambda: "Running." in page.text_content("#run-status"))
+        assert "in the scenario" in page.text_content("#run-ends-note").lower()
+        process.kill()
+        process.wait()
+        _until(page, lambda: "The process of this run is gone" in page.text_content("#run-status"), 5)
+        assert page.title() == "Process gone: run · Slackwater"
+        assert page.text_content("#run-ends") == "Not running"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_replanned_live_run_shows_the_numbers_of_the_ledger(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    folder = replanned(tmp_path / "run", until=3)
+    with Run.open(folder, read_only=True) as run:
+        spent, unsettled = run.ledger.spent_kg(), run.ledger.unsettled_kg()
+        reserve = run.journal.replans()[-1].reserve_kg
+        budget, by_slot = run.ledger.budget_kg or 0.0, run.queries.kg_by_slot()
+        events = [message for _, _, _, message in run.events()]
+    page = page_of(serve(tmp_path), "run")
+    page.wait_for_selector("#burn svg")
+    assert unsettled == 0
+    assert _texts(page, "run-spent", "run-left") == [f"{spent:.4g} kg", f"{budget - spent:.4g} kg"]
+    assert f"{spent / budget:.1%}".replace("%", " %") in page.text_content("#run-spent-note")
+    assert f"0.8 kg of it planned, {reserve:.4g} kg in reserve" in page.text_content("#run-left-note")
+    state = page.evaluate("fetch('api/run?run=' + document.getElementById('runs').value).then((a) => a.json())")[
+        "state"
+    ]
+    sums, so_far = [], 0.0
+    for slot in sorted(by_slot):
+        so_far += by_slot[slot]
+        sums.append(so_far)
+    assert state["kg_by_round"] == pytest.approx(sums)
+    assert state["spent_kg"] == spent == pytest.approx(sums[-1])
+    assert "Re-planned: due." in page.text_content("#log")
+    assert page.locator("#log li").count() == len(events) + len(by_slot) + 1
+    page.select_option("#run-axis", "time")
+    assert "time, UTC" in page.locator("#accuracy svg").get_attribute("aria-label")
+    assert "no slack (planned)" in page.locator("#burn svg").get_attribute("aria-label")
+    page.focus("#realised canvas")
+    for key in ("Home", "ArrowDown", "ArrowRight", "ArrowRight"):  # bob, slot 2: only the first plan had it
+        page.keyboard.press(key)
+    assert page.text_content("#realised .grid-say").endswith("In the first plan only; a re-plan dropped it.")
+
+
+def test_a_client_is_edited_and_the_plan_the_link_and_the_file_follow(
+    serve: Serve, page_of: Open, tmp_path: Path
+) -> None:
+    path = scenario(tmp_path)
+    before = path.read_text()
+    server = serve(path)
+    page = page_of(server)
+    _planned(page)
+    page.click("#edit > summary")
+    assert page.is_hidden("#edit-save")
+    _until(page, lambda: page.input_value("#edit-name") == "BE")
+    page.fill("#budget-kg", "1.5")
+    page.keyboard.press("Tab")
+    page.select_option("#edit-client", label="DE (DE)")
+    page.fill("#edit-name", "berlin")
+    page.fill("#edit-watts", "120")
+    page.fill("#edit-away", "daily 06:00-09:00\n")
+    page.click("#edit-apply")
+    _until(page, lambda: page.text_content("#edit-status") == "Changed.")
+    page.select_option("#edit-client", label="FR (FR)")
+    page.click("#edit-remove")
+    _until(page, lambda: "FR (FR)" not in page.text_content("#edit-client"))
+    page.select_option("#edit-client", label="New client")
+    page.fill("#edit-name", HOSTILE[0])
+    page.fill("#edit-zone", "PL")
+    page.fill("#edit-watts", "50")
+    page.click("#edit-apply")
+    _until(page, lambda: "(PL)" in page.text_content("#edit-client"))
+    _planned(page)
+    assert "of 7 clients" in page.text_content("#tile-who")
+    assert page.input_value("#budget-kg") == "1.5"
+    page.focus("#schedule canvas")
+    for key in ("Home", "End", *["ArrowDown"] * 6):
+        page.keyboard.press(key)
+    assert HOSTILE[0] in page.text_content("#schedule .grid-say")
+    assert page.title() == "Slackwater"
+    with page.expect_download() as download:
+        page.click("#edit-download")
+    assert download.value.suggested_filename == "scenario.toml"
+    copy = tmp_path / "copy.toml"
+    download.value.save_as(copy)
+    clients = tomllib.loads(copy.read_text())["client"]
+    assert [one["name"] for one in clients] == ["BE", "GB", "IE", "FI", "SE-SE3", "berlin", HOSTILE[0]]
+    assert clients[5] == {"name": "berlin", "zone": "DE", "power_w": 120, "unavailable": ["daily 06:00-09:00"]}
+    assert tomllib.loads(copy.read_text())["budget_kg"] == 1.5
+    shown = page.text_content("#totals")
+    assert f"{sw.plan(load_scenario(copy).problem()).emissions_kg:.3g}"[:4] in shown
+    _until(page, lambda: "~" in page.evaluate("decodeURIComponent(location.hash)"))
+    again = page_of(server, page.evaluate("location.hash.slice(1)"))
+    _planned(again)
+    assert again.text_content("#totals") == shown
+    page.click("#edit-undo")
+    _until(page, lambda: "FR (FR)" in page.text_content("#edit-client"))
+    assert path.read_text() == before
+    assert page.evaluate("fetch('api/save', {method: 'POST', body: '{}'}).then((answer) => answer.status)") == 405
+
+
+def test_a_wrong_edit_is_a_sentence_and_changes_nothing(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    page = page_of(serve(scenario(tmp_path)))
+    _planned(page)
+    page.click("#edit > summary")
+    _until(page, lambda: page.input_value("#edit-name") == "BE")
+    shown = page.text_content("#totals")
+    for box, text, tells in (("edit-zone", "XX", "XX"), ("edit-away", "someday", "someday"), ("edit-name", "GB", "GB")):
+        page.select_option("#edit-client", label="BE (BE)")
+        page.dispatch_event("#edit-client", "change")
+        page.fill(f"#{box}", text)
+        page.click("#edit-apply")
+        page.wait_for_selector("#edit-status.infeasible")
+        assert tells in page.text_content("#edit-status")
+        assert "~" not in page.evaluate("decodeURIComponent(location.hash)")
+    assert page.text_content("#totals") == shown
+
+
+def test_a_token_a_saved_scenario_and_a_run_started_from_the_page(serve: Serve, browser: Any, tmp_path: Path) -> None:
+    path = scenario(tmp_path)
+    path.write_text(
+        "# mine\n"
+        + path.read_text().replace("slack = 20", "slack = 3   # hours").replace("budget_kg = 2.0", "budget_kg = 0.5")
+    )
+    server = serve(path, token="s3cret", writable=True)
+    context = browser.new_context()
+    try:
+        page = context.new_page()
+        page.goto(f"http://127.0.0.1:{server.port}/")
+        assert "asks for its token" in page.text_content("[role=status]")
+        page.fill("#token", "guess")
+        page.click("button")
+        assert "not the token" in page.text_content("[role=status]")
+        page.fill("#token", "s3cret")
+        page.click("button")
+        page.wait_for_selector("html[data-ready=yes]")
+        assert "s3cret" not in page.url
+        _planned(page)
+        page.click("#edit > summary")
+        page.fill("#edit-name", HOSTILE[1])
+        page.click("#edit-apply")
+        _until(page, lambda: page.text_content("#edit-status") == "Changed.")
+        page.click("#edit-save")
+        _until(page, lambda: page.text_content("#edit-status") == "Saved scenario.toml.")
+        saved = path.read_text()
+        assert saved.startswith("# mine\n")
+        assert "slack = 3   # hours" in saved
+        assert tomllib.loads(saved)["client"][0]["name"] == HOSTILE[1]
+        assert "~" not in page.evaluate("decodeURIComponent(location.hash)")
+        page.click("#edit-train")
+        _until(page, lambda: "run: " in page.text_content("#edit-jobs"))
+        page.click("#edit-train")  # one at a time
+        page.wait_for_selector("#edit-status.infeasible")
+        assert "has not ended" in page.text_content("#edit-status")
+        page.click("#edit-jobs button", timeout=90_000)
+        _until(page, lambda: "Done." in page.text_content("#run-status"), 90)
+        assert HOSTILE[1] in page.text_content("#log")
+        assert page.locator("script").count() == 1
+        with context.expect_page() as opened:
+            page.click("#run-report")
+        opened.value.wait_for_load_state()
+        assert "Emissions" in opened.value.text_content("body")
+        assert opened.value.locator("script").count() == 0
+        _until(page, lambda: not server.jobs.running(), 90)
+        assert [one.exit_code for one in server.jobs.all()] == [0]
+    finally:
+        context.close()
+        for job in server.jobs.running():
+            if job.process is not None:
+                job.process.kill()
+            job.done.wait(30)
+
+
+def test_the_page_works_below_a_path_prefix(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    plan = small_plan()
+    with start_run(tmp_path / "run", plan) as run:
+        do_rounds(run, plan, 0, 2)
+        server = serve(scenario(tmp_path), token="s3cret", writable=True)
+        with proxied(server.port, "/user/me/proxy/8765/") as address:
+            page = page_of(server, address=address)
+            assert page.evaluate("location.pathname + location.search") == "/user/me/proxy/8765/"
+            assert [one["path"] for one in page.context.cookies()] == ["/user/me/proxy/8765"]
+            _planned(page)
+            page.click("#edit > summary")
+            page.fill("#edit-watts", "200")
+            page.click("#edit-apply")
+            _until(page, lambda: page.text_content("#edit-status") == "Changed.")
+            page.click("#edit-save")
+            _until(page, lambda: page.text_content("#edit-status") == "Saved scenario.toml.")
+            page.click("#tab-map")
+            page.wait_for_selector("#world circle")
+            page.click("#tab-run")
+            _until(page, lambda: "Round 2 of" in page.text_content("#run-status"))
+            total = do_rounds(run, plan, 2, 1)
+            _until(page, lambda: f"Round 3 of {total}" in page.text_content("#run-status"))
+            page.click("#tab-plan")
+
+
+def test_the_page_says_that_it_loads_before_the_first_answer(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    server = serve(scenario(tmp_path))
+    page = page_of(server)
+    held: list[Any] = []
+    page.route("**/api/sources*", lambda route: held.append(route))
+    page.reload(wait_until="domcontentloaded")
+    _until(page, lambda: bool(held))
+    assert page.is_visible("#loading")
+    assert page.is_visible("#tiles")
+    held[0].continue_()
+    page.wait_for_selector("html[data-ready=yes]")
+    assert page.is_hidden("#loading")
+
+
+def test_hostile_names_of_a_run_are_text(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    folder = tmp_path / HOSTILE[0].replace("/", "")
+    plan = small_plan()
+    with start_run(folder, plan) as run:
+        do_rounds(run, plan, 0, 2)
+        run.log(HOSTILE[1], level="warning", slot=1)
+        page = page_of(serve(tmp_path), "run", script=HIDE)
+        page.wait_for_selector("#burn svg")
+        assert HOSTILE[1] in page.text_content("#log")
+        run.set_status("done")
+        _until(page, lambda: page.title().startswith("Done: "))
+        assert page.title() == f"Done: {folder.name} · Slackwater"
+        assert page.locator("img").count() == 0
+        assert page.locator("script").count() == 1
+
+
+@pytest.mark.parametrize(("wide", "tall", "scheme"), [(390, 844, "dark"), (1440, 900, "light")])
+def test_the_edit_panel_and_the_run_view_fit_their_screens(
+    serve: Serve, page_of: Open, tmp_path: Path, wide: int, tall: int, scheme: str
+) -> None:
+    plan = small_plan()
+    with start_run(tmp_path / "run", plan) as run:
+        do_rounds(run, plan, 0, 4)
+        server = serve(scenario(tmp_path), token="t", writable=True)
+        page = page_of(server, wide=wide, tall=tall, scheme=scheme)
+        page.click("#edit > summary")
+        for view in ("plan", "run"):
+            page.click(f"#tab-{view}")
+            page.wait_for_timeout(500)
+            assert page.evaluate("document.documentElement.scrollWidth") <= wide, view
+            unnamed = page.evaluate(
+                "[...document.querySelectorAll('section:not([hidden]) :is(input, select, textarea, button, progress)')]"
+                ".filter((e) => !(e.labels?.length || e.ariaLabel || e.textContent.trim())).map((e) => e.id)"
+            )
+            assert unnamed == []
+            if SHOTS:
+                page.screenshot(path=f"{SHOTS}/edit-{view}-{wide}-{scheme}.png", full_page=True)
+        bottoms = page.evaluate(
+            "[...document.querySelectorAll('#run-tiles .tile')].map((e) => e.getBoundingClientRect().bottom)"
+        )
+        assert max(bottoms) < tall  # what is spent, left, when it ends, how good: on the first screen

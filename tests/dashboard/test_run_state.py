@@ -1,0 +1,150 @@
+"""What the Run view is told: settled kg, the end, a dead process, the log, the baseline, and measured energy."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made import do_rounds, small_plan, start_run
+from report_runs import START, replanned
+
+from slackwater import time_source
+from slackwater.dashboard.runs import RunReader
+from slackwater.ledger.ledger import Charge
+from slackwater.ledger.run import RoundRecord, Run
+
+
+def _reader(folder: Path) -> RunReader:
+    return RunReader(path=folder / "run.db", label="run")
+
+
+def _line(slot: int, kg: float) -> Charge:
+    return Charge(
+        slot=slot, slot_start=START, client="client-1", zone="FR", kg=kg, energy_kwh=1.0, intensity_kg_per_kwh=kg,
+        intensity_source="upper bound", intensity_kind="bound", factor="lifecycle",
+    )  # fmt: skip
+
+
+def test_kg_of_the_rounds_are_as_settled_and_never_run_backwards(tmp_path: Path) -> None:
+    plan = small_plan()
+    with start_run(tmp_path, plan) as run:
+        for number, slot in enumerate((0, 2, 5)):
+            run.ledger.charge(_line(slot, 0.09))
+            run.record(
+                RoundRecord(
+                    slot=slot, number=number, slot_start=START, in_window=False, participants=("client-1",), weights={},
+                    losses={}, loss=1.0, update_norm=1.0, spent_kg=run.ledger.spent_kg(), seconds=0.1,
+                )
+            )  # fmt: skip
+            for line in run.ledger.unsettled():
+                run.ledger.settle(line, 0.01, source="neso", kind="actual")
+        state = _reader(tmp_path).look()
+    assert [one["spent_kg"] for one in state["rounds"]] == pytest.approx([0.09, 0.10, 0.11])
+    assert state["kg_by_round"] == pytest.approx([0.01, 0.02, 0.03])
+    assert state["spent_kg"] == pytest.approx(0.03)
+    assert state["left_kg"] == pytest.approx(plan.problem.budget_kg - 0.03)
+
+
+def test_a_process_that_is_gone_is_told_and_counts_as_a_change(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    plan = small_plan()
+    with start_run(tmp_path, plan) as run:
+        do_rounds(run, plan, 0, 2)
+        reader = _reader(tmp_path)
+        state, seen = reader.look(), reader.version()
+        assert (state["gone"], state["sentence"]) == (False, "Running.")
+        lock, own = tmp_path / "run.lock", (tmp_path / "run.lock").read_text()
+        lock.write_text(f"{dead.pid} {platform.node()}\n")
+        state = reader.look()
+        assert state["gone"]
+        assert "process of this run is gone" in state["sentence"]
+        assert reader.version() != seen
+        brief = reader.brief()
+        assert (brief["status"], brief["gone"]) == ("running", True)
+        assert brief["spent_kg"] == state["spent_kg"]
+        lock.write_text(f"{dead.pid} another-machine\n")  # nobody can know
+        assert not reader.look()["gone"]
+        lock.write_text(own)
+        run.set_status("done")
+        assert not reader.look()["gone"]
+
+
+def test_when_a_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = small_plan()
+    with start_run(tmp_path / "trained", plan) as run:
+        reader = _reader(tmp_path / "trained")
+        assert reader.look()["ends"]["seconds"] is None  # no round yet, and so no pace
+        total = do_rounds(run, plan, 0, 3)
+        ends = reader.look()["ends"]
+        assert ends["rounds_left"] == total - 3
+        assert ends["seconds"] == pytest.approx(0.1 * (total - 3))
+        assert ends["slot"] == plan.window.stop
+        do_rounds(run, plan, 3, 1000)
+        assert reader.look()["ends"]["seconds"] == 0
+    monkeypatch.setattr(time_source, "now", lambda: datetime(2022, 1, 2, 1, tzinfo=UTC))
+    ends = _reader(replanned(tmp_path / "live", until=3)).look()["ends"]
+    assert (ends["slot"], ends["at"], ends["seconds"], ends["rounds_left"]) == (5, "2022-01-02T03:00Z", 7200, 1)
+
+
+def test_the_baseline_beside_a_run_is_shown_with_it(tmp_path: Path) -> None:
+    plan = small_plan()
+    with start_run(tmp_path, plan) as run:
+        do_rounds(run, plan, 0, 2)
+        reader = _reader(tmp_path)
+        assert reader.look()["baseline"] is None
+        no_slack = reader.fixed()["no_slack"]
+        assert no_slack["emissions_kg"] == pytest.approx(sum(no_slack["kg_by_slot"]), abs=1e-5)
+        (tmp_path / "baseline").mkdir()
+        assert reader.look()["baseline"] is None
+        with start_run(tmp_path / "baseline", plan) as beside:
+            do_rounds(beside, plan, 0, 3)
+            spent = beside.ledger.spent_kg()
+        found = reader.look()["baseline"]
+        assert (found["status"], found["spent_kg"]) == ("running", spent)
+        assert [row[3] for row in found["rounds"]] == pytest.approx([1 - 0.8 * 0.9**n for n in range(3)])
+        (tmp_path / "baseline" / "run.db").write_bytes(b"x" * 999)
+        assert reader.look()["baseline"] is None
+
+
+def test_measured_energy_far_below_the_declared_is_told(tmp_path: Path) -> None:
+    plan = small_plan(clients=3, slots=24)
+    declared = plan.problem.costs.training_kwh
+    with start_run(tmp_path, plan) as run:
+        do_rounds(run, plan, 0, 1000)
+        reader = _reader(tmp_path)
+        assert reader.look()["measured"] == []
+        lines = [one for one in run.ledger.charges() if one.cause == "training"]
+        for client, share in (("client-1", 0.2), ("client-2", 0.8)):
+            for line in [one for one in lines if one.client == client][:4]:
+                energy = float(line.energy_kwh or 0) * (share - 1)
+                kg = energy * float(line.intensity_kg_per_kwh or 0)
+                run.ledger.charge(
+                    replace(
+                        line, id=None, kind="correction", corrects=line.id, energy_kwh=energy, kg=kg, method="measured"
+                    )
+                )
+        (found,) = reader.look()["measured"]
+    assert found["client"] == "client-1"
+    assert found["starts"] == min(4, int(np.count_nonzero(plan.matrix[0])))
+    assert found["declared_kwh"] == pytest.approx(declared[0])
+    assert found["measured_kwh"] == pytest.approx(0.2 * declared[0])
+
+
+def test_the_log_holds_what_the_run_writes_in_the_order_of_the_clock(tmp_path: Path) -> None:
+    with Run.open(replanned(tmp_path / "run", until=3)) as run:
+        run.log("alice is slow", level="warning", slot=3)
+        log = _reader(tmp_path / "run").look()["log"]
+    assert log[0]["message"] == "alice is slow"
+    assert [one["at"] for one in log] == sorted((one["at"] for one in log), reverse=True)
+    messages = [one["message"] for one in log]
+    assert "Re-planned: due." in messages
+    assert messages.index("Round 3: alice, bob.") < messages.index("Round 1: alice.")
+    assert json.dumps(log)
