@@ -116,7 +116,7 @@ def follow(
         """Return squared lengths of updates [.., rate, group or first model], for optima anywhere around their mean."""
         together = updates[..., :-1].sum(axis=-1)
         found = ((updates * updates) @ of_groups - of_sum * together * together).mean(axis=-1)
-        return np.maximum(found, 0.0)  # rounding of a difference
+        return np.asarray(np.maximum(found, 0.0))  # rounding of a difference
 
     # A client's update points to its own optimum, the mean update of its group to the mean of their optima.
     own = heterogeneity * float((pace**2).mean()) * (1 - 1 / times)
