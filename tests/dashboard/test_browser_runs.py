@@ -244,6 +244,9 @@ def test_a_wrong_edit_is_a_sentence_and_changes_nothing(serve: Serve, page_of: O
         assert tells in page.text_content("#edit-status")
         assert "~" not in page.evaluate("decodeURIComponent(location.hash)")
     assert page.text_content("#totals") == shown
+    page.evaluate("document.dispatchEvent(new CustomEvent('slackwater:add-site', { detail: { zone: 'NL' } }))")
+    assert page.input_value("#edit-zone") == "NL"  # as the map offers it
+    assert page.text_content("#edit-apply") == "Add"
 
 
 def test_a_token_a_saved_scenario_and_a_run_started_from_the_page(serve: Serve, browser: Any, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ async function refresh() {
 async function open(view) {
   const source = $("source").value;
   try {
-    if (view === "plan" && opened.plan !== source && source) { opened.plan = source; await plan.open(source, wanted); wanted = null; origin(); edit.opened(source); }
+    if (view === "plan" && opened.plan !== source && source) { opened.plan = source; await plan.open(source, wanted); wanted = null; origin(); await edit.opened(source); }
     if (view === "map" && plan.slot != null) setHour(plan.slot);
     if (view === "map" && opened.map !== source && source) { opened.map = source; await map.open(source); } else if (view === "map" && map.data) map.draw();
     if (view === "run") {
