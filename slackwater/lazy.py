@@ -15,6 +15,7 @@ _EXTRAS = {
     "nvflare": ("NVIDIA FLARE", "nvflare"),
     "matplotlib": ("matplotlib", "charts"),
     "fpdf": ("fpdf", "report"),
+    "anywidget": ("anywidget", "notebook"),
 }
 
 

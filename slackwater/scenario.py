@@ -381,6 +381,8 @@ class Scenario(_Section):
         """Return the same scenario with some settings replaced; slack and deadline replace each other."""
         if settings.get("slack") is not None:
             settings.setdefault("deadline", None)
+        elif settings.get("deadline") is not None:
+            settings.setdefault("slack", None)
         return self.model_copy(update=settings)
 
     @property

@@ -41,9 +41,8 @@ HELP_ONLY = {
     "rehearse examples/sklearn_app/scenario.toml": "is in the repository's folder; tests/engines runs it",
 }
 """Commands of which only the options are checked, and why."""
-DONE_BEFORE = {
-    "report": ["init", "plan scenario.toml --out run", "train run/plan.json --no-baseline --eval-every 0 --out run/training"],
-}  # fmt: skip
+_TRAINED = ["init", "plan scenario.toml --out run", "train run/plan.json --no-baseline --eval-every 0 --out run/training"]
+DONE_BEFORE = {"report": _TRAINED, "officer": _TRAINED}
 """What a reader of a guide has done already."""
 SAVED = {"cross-device": "regions.toml", "hospital": "scenario.toml"}
 """The file as which a guide says to save its first block of TOML."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from slackwater.charts import style
 from slackwater.charts.schedule_chart import schedule_chart
-from slackwater.charts.style import new_figure, save, tidy
+from slackwater.charts.style import headline, new_figure, save, tidy
 from slackwater.errors import ScenarioError
+from slackwater.planning.advice import Advice
 from slackwater.planning.planner import WhatIf
 from slackwater.planning.savings import SavingsStudy
 from slackwater.training.partition import label_counts
@@ -22,13 +24,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["pareto_chart", "save", "savings_by_clients", "savings_heatmap", "schedule_chart"]
+__all__ = ["advice_chart", "compare_chart", "save", "savings_by_clients", "savings_heatmap", "schedule_chart"]
 
 _LONGEST_ZONE = 16
 _ZONES_PER_PANEL = 60
 _LOG_FROM = 8.0
 """Budgets that span more than this factor use a logarithmic scale."""
-_PANELS_PER_LINE = 3
 
 
 def savings_heatmap(study: SavingsStudy) -> Figure:
@@ -65,9 +66,22 @@ def savings_heatmap(study: SavingsStudy) -> Figure:
     bar.ax.tick_params(labelsize=style.FONT_PT, width=0.6, length=2.5)
     bar.outline.set_visible(False)
     undefined = int(np.count_nonzero(np.isnan(last)))
-    notes = [f"grey: undefined in {undefined} zone{'s' * (undefined > 1)} (no emissions without slack)"]
-    _notes(figure, study.synthetic, notes if undefined else [])
+    notes = [f"Grey: undefined in {undefined} zone{'s' * (undefined > 1)}, which emit nothing without slack."]
+    headline(figure, _saving_zones(study, last), *(notes if undefined else []), warning=_label(study.synthetic))
     return figure
+
+
+def _saving_zones(study: SavingsStudy, last: NDArray[np.float64]) -> str:
+    """Return what the largest slack saves in the median zone and in the best one."""
+    if np.isnan(last).all():
+        return "No zone emits anything without slack"
+    best, slack = int(np.nanargmax(last)), f"{study.slack_hours[-1]:g} h of slack"
+    if len(last) == 1:
+        return f"{slack} save {_percent(last[best])} in {style.shortened(study.zones[best], _LONGEST_ZONE)}"
+    return (
+        f"{slack} save {_percent(np.nanmedian(last))} in the median zone, and {_percent(last[best])} in "
+        f"{style.shortened(study.zones[best], _LONGEST_ZONE)}"
+    )
 
 
 def savings_by_clients(study: SavingsStudy) -> Figure:
@@ -93,110 +107,145 @@ def savings_by_clients(study: SavingsStudy) -> Figure:
     tidy(axes, grid="y", xlabel="number of clients, the cleanest first", ylabel="CO$_2$e saved, %")
     axes.legend(frameon=False, fontsize=style.FONT_PT)
     undefined = int(np.count_nonzero(group.defined == 0))
-    notes = [] if not undefined else [f"undefined up to N = {undefined}, where nothing is emitted"]
-    _notes(figure, study.synthetic, [f"{study.hours} h of training, {study.slack} h of slack", *notes])
+    notes = [f"{study.hours} h of training, {study.slack} h of slack."]
+    if undefined:
+        notes.append(f"Undefined up to N = {undefined}, where nothing is emitted.")
+    headline(figure, _saving_groups(study), *notes, warning=_label(study.synthetic))
     return figure
 
 
-def pareto_chart(points: Sequence[WhatIf]) -> Figure:
-    """Draw budget against objective, a panel for each alpha and a line for each slack; infeasible budgets at the bottom."""
+def _saving_groups(study: SavingsStudy) -> str:
+    """Return what slack saves for all clients and for the group that saves most."""
+    mean = study.group.mean
+    if np.isnan(mean).all():
+        return "Nothing is emitted without slack"
+    best, count = int(np.nanargmax(mean)), len(mean)
+    everybody = (
+        f"Slack saves {_percent(mean[-1])} for all {count} clients"
+        if count > 1
+        else f"Slack saves {_percent(mean[-1])}"
+    )
+    if best == count - 1:
+        return everybody
+    return f"{everybody}, and {_percent(mean[best])} for the {f'{best + 1} cleanest' if best else 'cleanest one'}"
+
+
+def compare_chart(points: Sequence[WhatIf]) -> Figure:
+    """Draw saved kg by budget: a colour for each slack, a marker for each alpha; infeasible budgets at the bottom."""
     if not points:
         raise ScenarioError("There is nothing to compare: give at least one budget, slack or alpha.")
-    alphas = list(dict.fromkeys(point.alpha for point in points))
-    slacks = sorted({point.slack for point in points})
-    across = min(len(alphas), _PANELS_PER_LINE)
-    down = -(-len(alphas) // across)
-    width = {1: style.COLUMN_IN, 2: 0.8 * style.TEXT_IN}.get(across, style.TEXT_IN)
-    figure = new_figure(width, 2.3 * down + 0.55)
-    panels = figure.subplots(down, across, squeeze=False).ravel()
-    for panel in panels[len(alphas) :]:
-        panel.set_axis_off()
-    for panel, alpha in zip(panels, alphas, strict=False):
-        here = [point for point in points if point.alpha == alpha]
-        for number, slack in enumerate(slacks):
-            _draw_line(panel, [point for point in here if point.slack == slack], number, len(slacks))
-        _finish_panel(panel, here, f"α = {alpha}")
-    handles = panels[0].get_legend_handles_labels()[0]
-    if any(point.status == "infeasible" for point in points):
-        handles.append(panels[0].plot([], [], linestyle="", marker="x", color=style.MUTED, label="infeasible")[0])
-    figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=min(len(handles), 3 if across == 1 else 6),
-        frameon=False,
-        fontsize=style.FONT_PT,
-    )
-    scales = len({point.g_max_kg for point in points})
-    notes = ["g$_{max}$ differs between slacks: compare within a line only"] if scales > 1 else []
-    _notes(figure, any(point.synthetic for point in points), notes)
+    alphas, slacks = list(dict.fromkeys(point.alpha for point in points)), sorted({point.slack for point in points})
+    figure = new_figure(1.4 * style.COLUMN_IN, 3.4)
+    axes = figure.subplots()
+    for (number, slack), (mark, alpha) in product(enumerate(slacks), enumerate(alphas)):
+        here = sorted((p for p in points if (p.slack, p.alpha) == (slack, alpha)), key=lambda p: p.budget_kg)
+        solved = [(p.budget_kg, p.saved_kg) for p in here if p.saved_kg is not None]
+        axes.plot([kg for kg, _ in solved], [saved for _, saved in solved], gid=f"{slack}, {alpha}",
+                  **_look(number, mark))  # fmt: skip
+    refused = [(p.budget_kg, slacks.index(p.slack)) for p in points if p.status == "infeasible"]
+    for number in sorted({number for _, number in refused}):
+        # Stacked, because one budget can be infeasible for several slacks.
+        height = 0.03 + 0.05 * min(number, 10)
+        budgets = sorted({kg for kg, other in refused if other == number})
+        axes.plot(budgets, [height] * len(budgets), transform=axes.get_xaxis_transform(), linestyle="", marker="x",
+                  markersize=4.5, color=_colour(number), gid="infeasible")  # fmt: skip
+    _budget_axis(axes, sorted({point.budget_kg for point in points}))
+    axes.margins(x=0.06, y=0.12)
+    axes.axhline(0, color=style.RULE, linewidth=0.8, zorder=1)
+    if all(point.saved_kg is None for point in points):
+        axes.set_yticks([])
+        axes.text(0.5, 0.5, "every budget is infeasible", transform=axes.transAxes, ha="center", fontsize=style.FONT_PT)
+    tidy(axes, grid="both", xlabel="budget, kg CO$_2$e", ylabel="saved, kg CO$_2$e")
+    labels = [(f"slack {slack}", _look(number, 0, plain=True)) for number, slack in enumerate(slacks)]
+    if len(alphas) > 1:
+        labels += [(f"α = {alpha}", _look(None, mark)) for mark, alpha in enumerate(alphas)]
+    if refused:
+        labels.append(("infeasible", {"linestyle": "", "marker": "x", "color": style.MUTED}))
+    figure.legend(handles=[axes.plot([], [], label=label, **look)[0] for label, look in labels],
+                  loc="outside lower center", ncols=4, frameon=False, fontsize=style.FONT_PT)  # fmt: skip
+    headline(figure, _most_saved(points), "Saved: against the same client-slots at once.",
+             warning=_label(any(point.synthetic for point in points)))  # fmt: skip
     return figure
 
 
-def _draw_line(panel: Axes, points: Sequence[WhatIf], number: int, count: int) -> None:
-    colour, marker = style.SERIES[number % len(style.SERIES)], style.MARKERS[number % len(style.MARKERS)]
-    # A second pass through the colours uses another line style.
-    dash = ("-", "--", ":", "-.")[number // len(style.SERIES) % 4]
-    look = {"color": colour, "linestyle": dash, "marker": marker, "markersize": 3.5, "linewidth": 1.2}
-    points = sorted(points, key=lambda point: point.budget_kg)
-    solved = [(p.budget_kg, p.objective) for p in points if p.objective is not None]
-    budgets, objectives = [b for b, _ in solved], [o for _, o in solved]
-    slack = points[0].slack if points else 0
-    panel.plot(budgets, objectives, label=f"slack {slack}", **look)  # type: ignore[arg-type]
-    for point in points:
-        if point.status == "within-gap" and point.objective is not None and point.upper_bound is not None:
-            panel.vlines(point.budget_kg, point.objective, point.upper_bound, color=colour, linewidth=0.8)
-    refused = [point.budget_kg for point in points if point.status == "infeasible"]
-    if refused:
-        # Stacked, because one budget can be infeasible for several slacks.
-        height = 0.03 + 0.05 * min(number, 10) if count > 1 else 0.03
-        crosses = panel.plot(
-            refused,
-            [height] * len(refused),
-            transform=panel.get_xaxis_transform(),
-            linestyle="",
-            marker="x",
-            markersize=4.5,
-            color=colour,
-        )
-        crosses[0].set_gid("infeasible")
+def _most_saved(points: Sequence[WhatIf]) -> str:
+    solved = [point for point in points if point.saved_kg is not None]
+    if not solved:
+        return "No budget of these is feasible"
+    best = max(solved, key=lambda point: (point.saved_kg, -point.budget_kg))
+    if not best.saved_share or best.saved_share < 0.005:
+        return "None of these saves anything"
+    with_alpha = f" and α = {best.alpha}" if len({point.alpha for point in points}) > 1 else ""
+    return (
+        f"A slack of {best.slack} with {style.kilograms(best.budget_kg)} kg{with_alpha} saves most: "
+        f"{style.kilograms(best.saved_kg or 0.0)} kg ({_percent(best.saved_share)})"
+    )
 
 
-def _finish_panel(panel: Axes, points: Sequence[WhatIf], title: str) -> None:
+def _colour(number: int) -> str:
+    return style.SERIES[number % len(style.SERIES)]
+
+
+def _look(number: int | None, mark: int, *, plain: bool = False) -> dict[str, Any]:
+    """Return the look of a line by its slack's number (None: of no slack) and its alpha's number."""
+    rounds = 0 if number is None else number // len(style.SERIES)  # a second pass through the colours is dashed
+    return {
+        "color": style.MUTED if number is None else _colour(number),
+        "linestyle": "" if number is None else ("-", "--", ":", "-.")[rounds % 4],
+        "marker": "" if plain else style.MARKERS[mark % len(style.MARKERS)],
+        "markersize": 4.0,
+        "linewidth": 1.2,
+    }
+
+
+def _budget_axis(axes: Axes, kg: Sequence[float]) -> None:
+    """Use a logarithmic scale with plain numbers if the kg span much."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    budgets = sorted({point.budget_kg for point in points})
-    if budgets[-1] > _LOG_FROM * budgets[0]:
-        panel.set_xscale("log")
-        decades = math.log10(budgets[-1] / budgets[0])
-        panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)))
-        panel.xaxis.set_minor_locator(NullLocator())
-        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    panel.set_title(title, fontsize=style.TITLE_PT, parse_math=False)
-    panel.margins(x=0.06, y=0.12)
-    panel.ticklabel_format(axis="y", useOffset=False)
-    objectives = [point.objective for point in points if point.objective is not None]
-    if objectives and max(objectives) - min(objectives) <= 1e-6 * abs(max(objectives)):
-        # With one value only, the axis would magnify rounding errors.
-        middle = max(objectives)
-        panel.set_ylim(middle - 0.05 * (abs(middle) or 1), middle + 0.05 * (abs(middle) or 1))
-    if all(point.objective is None for point in points):
-        panel.set_yticks([])
-        panel.set_xlim(0.8 * budgets[0], 1.2 * budgets[-1])
-        panel.text(
-            0.5, 0.5, "every budget is infeasible", transform=panel.transAxes, ha="center", fontsize=style.FONT_PT
-        )
-    tidy(panel, grid="both", xlabel="budget, kg CO$_2$e", ylabel="objective")
+    if kg[-1] > _LOG_FROM * kg[0] > 0:
+        axes.set_xscale("log")
+        decades = math.log10(kg[-1] / kg[0])
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def _notes(figure: Figure, synthetic: bool, notes: Sequence[str]) -> None:
-    """Write notes above the chart."""
-    if synthetic or notes:
-        figure.suptitle(
-            "\n".join(([style.SYNTHETIC] if synthetic else []) + list(notes)),
-            fontsize=style.FONT_PT,
-            color=style.WARNING if synthetic else style.MUTED,
-            fontweight="bold" if synthetic else "normal",
-        )
+def advice_chart(advice: Advice) -> Figure:
+    """Draw predicted remaining error by kg, a line for each slack, with its knee and the recommended pair marked."""
+    figure = new_figure(1.4 * style.COLUMN_IN, 3.4)
+    axes = figure.subplots()
+    for number, slack in enumerate(sorted({row.slack for row in advice.rows})):
+        here = sorted((row for row in advice.rows if row.slack == slack), key=lambda row: row.emissions_kg)
+        look = _look(number, 0)
+        axes.plot([row.emissions_kg for row in here], [100 * row.remaining_error for row in here], label=f"slack {slack}",
+                  **look | {"markersize": 2.5})  # fmt: skip
+        knees = [row for row in here if row.knee]
+        axes.plot([row.emissions_kg for row in knees], [100 * row.remaining_error for row in knees], linestyle="", marker="D",
+                  markersize=5.5, color=look["color"], gid="knees")  # fmt: skip
+    best = advice.recommended
+    axes.plot([best.emissions_kg], [100 * best.remaining_error], linestyle="", marker="o", markersize=11, fillstyle="none",
+              markeredgewidth=1.6, color=style.INK, label="recommended", gid="recommended", zorder=5)  # fmt: skip
+    axes.plot([], [], linestyle="", marker="D", markersize=5.5, color=style.MUTED, label="enough for its slack")
+    _budget_axis(axes, sorted(row.emissions_kg for row in advice.rows))
+    axes.margins(x=0.06)
+    axes.set_ylim(bottom=0)
+    tidy(axes, grid="both", xlabel="emissions, kg CO$_2$e", ylabel="predicted remaining error, %")
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=style.FONT_PT)
+    least = min(row.remaining_error for row in advice.rows)
+    finding = (
+        f"{style.kilograms(best.budget_kg)} kg with a slack of {best.slack} are enough: error {_percent(best.remaining_error)}, "
+        f"the best has {_percent(least)}"
+    )
+    headline(figure, finding, "The error ranks plans; it is not an accuracy.", warning=_label(advice.synthetic))
+    return figure
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _label(synthetic: bool) -> str:
+    return style.SYNTHETIC if synthetic else ""
 
 
 _MOST_NUMBERED_ROWS = 30

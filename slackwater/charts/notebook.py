@@ -13,7 +13,7 @@ import numpy as np
 
 from slackwater.charts import result_charts, style
 from slackwater.charts.schedule_chart import has_times, schedule_chart
-from slackwater.charts.style import kilograms, new_figure, printable, tidy
+from slackwater.charts.style import headline, kilograms, new_figure, printable, tidy
 from slackwater.errors import SlackwaterError
 from slackwater.intensity.traces import Traces
 from slackwater.ledger.schema import KINDS
@@ -197,8 +197,12 @@ def _traces_figure(traces: Traces) -> Figure:
     drawn.legend(
         loc="outside lower center", ncols=min(len(traces.zones), _MOST_LINES), frameon=False, fontsize=style.FONT_PT
     )
-    if traces.synthetic:
-        drawn.suptitle(style.SYNTHETIC, fontsize=style.FONT_PT, color=style.WARNING, fontweight="bold")
+    mean = traces.intensity.mean(axis=1) * G_PER_KG
+    low, high = int(mean.argmin()), int(mean.argmax())
+    finding = f"{printable(traces.zones[low])} is cleanest: {mean[low]:.0f} g/kWh on average"
+    if low != high:
+        finding += f", against {mean[high]:.0f} of {printable(traces.zones[high])}"
+    headline(drawn, finding.replace("$", r"\$"), warning=style.SYNTHETIC if traces.synthetic else "")
     return drawn
 
 

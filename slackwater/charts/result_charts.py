@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slackwater.charts import style
-from slackwater.charts.style import new_figure, tidy
+from slackwater.charts.style import headline, new_figure, tidy
 from slackwater.ledger.schema import KINDS, RunKind
 from slackwater.ledger.score import ACCURACY, MetricLabel
 from slackwater.replanning.backtest import Backtest, Summary
@@ -81,15 +81,32 @@ def score_chart(results: Mapping[str, Result], *, synthetic: bool = False) -> Fi
     axes.set_xlim(left=0)
     tidy(axes, grid="both", xlabel="kg CO$_2$e spent", ylabel=metric.axis)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=style.FONT_PT)
-    title_kinds(figure, _kinds(results), synthetic=synthetic)
+    headline(figure, _best_run(results), warning=kinds_label(_kinds(results), synthetic=synthetic))
     return figure
 
 
-def title_kinds(figure: Figure, kinds: Sequence[RunKind], *, synthetic: bool) -> None:
-    """Write the kind of runs above a chart, and whether their intensity is synthetic."""
-    words = [*(KINDS[kind].title + "s" for kind in kinds), *([style.SYNTHETIC] if synthetic else [])]
-    if words:
-        figure.suptitle(", ".join(words), fontsize=style.FONT_PT, color=style.WARNING, fontweight="bold")
+def _best_run(results: Mapping[str, Result]) -> str:
+    """Return which run ends with the best score, and what it spent."""
+    metric = _metric(results)
+    ranked = sorted(results.items(), key=lambda item: metric.rank(item[1].score))
+    if not ranked:
+        return ""
+    name, best = ranked[0]
+    spent = f"{style.kilograms(best.emissions_kg)} of {style.kilograms(best.budget_kg)} kg"
+    if len(ranked) == 1:
+        return f"{metric.title} {metric.text(best.score, 1)} with {spent}"
+    second, other = ranked[1]
+    names = [style.shortened(one, _LONGEST_NAME).replace("$", r"\$") for one in (name, second)]
+    if best.score == other.score:
+        return f"{names[0]} and {names[1]} are equal: {metric.text(best.score, 1)} with {spent}"
+    return (
+        f"{names[0]} is best: {metric.text(best.score, 1)} with {spent}; {names[1]} has {metric.text(other.score, 1)}"
+    )
+
+
+def kinds_label(kinds: Sequence[RunKind], *, synthetic: bool) -> str:
+    """Return the kind of runs that a chart shows, and whether their intensity is synthetic."""
+    return ", ".join([*(KINDS[kind].title + "s" for kind in kinds), *([style.SYNTHETIC] if synthetic else [])])
 
 
 def _kinds(results: Mapping[str, Result]) -> list[RunKind]:
@@ -234,11 +251,25 @@ def backtest_chart(runs: Sequence[Backtest], *, synthetic: bool, slot_minutes: i
     ):
         tidy(axes, grid="x", xlabel=name)
     figure.legend(
-        *left.get_legend_handles_labels(), loc="outside upper left", ncols=2, frameon=False, fontsize=style.FONT_PT
+        *left.get_legend_handles_labels(), loc="outside lower right", ncols=2, frameon=False, fontsize=style.FONT_PT
     )
     note = "dot: run; bar: mean; dashed: budget; dotted: targets of 95 % and 5 %"
-    figure.supxlabel(f"{note}{'; ' + style.SYNTHETIC if synthetic else ''}", fontsize=style.FONT_PT, color=style.MUTED)
+    figure.supxlabel(note, fontsize=style.FONT_PT, color=style.MUTED)
+    headline(figure, _best_forecast(groups), warning=style.SYNTHETIC if synthetic else "")
     return figure
+
+
+def _best_forecast(groups: Mapping[str, Sequence[Backtest]]) -> str:
+    """Return which forecast comes closest to perfect foresight, and how many runs exceed the budget."""
+    if not groups:
+        return ""
+    shares = {name: float(np.mean([run.share for run in group])) for name, group in groups.items()}
+    best, runs = max(shares, key=lambda name: shares[name]), [run for group in groups.values() for run in group]
+    over = sum(run.overspend_kg > 0 for run in runs)
+    return (
+        f"{style.shortened(best, 30)}: {100 * shares[best]:.1f} % of perfect foresight; {over or 'none'} of {len(runs)} "
+        f"run{'s' * (len(runs) != 1)} above the budget"
+    )
 
 
 def _strip(

@@ -13,7 +13,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from slackwater.charts import style
-from slackwater.charts.style import SYNTHETIC, new_figure, printable, shortened, tidy
+from slackwater.charts.style import SYNTHETIC, headline, new_figure, printable, shortened, tidy
+from slackwater.planning.advice import same_work_kg
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import Problem
 from slackwater.units import G_PER_KG, time_zone
@@ -41,7 +42,6 @@ _STEPS_MIN = (
     84 * 1440,
     364 * 1440,
 )
-_GROUPS = 20
 _NO_TIMES = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -49,8 +49,8 @@ _NO_TIMES = datetime(1970, 1, 1, tzinfo=UTC)
 class Rows:
     """A schedule by client, or by groups of clients if there are too many to show."""
 
-    by: Literal["client", "zone", "intensity"]
-    """A row is a client, a zone's clients, or the clients of zones of similar intensity."""
+    by: Literal["client", "zone", "country"]
+    """A row is a client, a zone's clients, or a country's, in all of its zones."""
     labels: tuple[str, ...]
     clients: NDArray[np.int64]
     """[row], number of its clients."""
@@ -72,7 +72,10 @@ class Rows:
 
 
 def schedule_rows(plan: Plan, most: int) -> Rows:
-    """Return rows by client up to `most` clients, else by zone, else by zones of similar intensity."""
+    """Return rows by client up to `most` clients, else by zone, else by country, the cleanest first.
+
+    If the countries are too many as well, those with the fewest clients share the last row.
+    """
     fleet, costs = plan.problem.fleet, plan.problem.costs
     kg = plan.emissions.client_kg
     if len(fleet) <= most:
@@ -87,17 +90,20 @@ def schedule_rows(plan: Plan, most: int) -> Rows:
             kg=kg,
         )
     zones = sorted(set(fleet.zone))  # the costs number them in this order
-    group_of_zone = np.arange(len(zones))
-    labels: tuple[str, ...] = tuple(zones)
-    by: Literal["zone", "intensity"] = "zone"
-    if len(zones) > max(most, _GROUPS):
-        rank = np.argsort(np.argsort(costs.intensity.mean(axis=1), kind="stable"), kind="stable")
-        group_of_zone = rank * _GROUPS // len(zones)
-        sizes = np.bincount(group_of_zone)
-        ends = np.cumsum(sizes)
-        labels = tuple(f"rank {end - size + 1}–{end}" for size, end in zip(sizes, ends, strict=True))
-        by = "intensity"
-    return _grouped(plan, labels, group_of_zone[costs.row], kg, by)
+    by: Literal["zone", "country"] = "country" if len(zones) > most and has_times(plan.problem) else "zone"
+    names = zones if by == "zone" else [zone.partition("-")[0] for zone in zones]
+    groups, first, group_of_zone, held = np.unique(names, return_index=True, return_inverse=True, return_counts=True)
+    clients = np.bincount(group_of_zone[costs.row])
+    kept = len(groups) if len(groups) <= most else most - 1
+    largest = np.argsort(-clients, kind="stable")[:kept]
+    mean = _mean(costs.intensity, costs.row, group_of_zone[costs.row], clients).mean(axis=1)
+    shown = largest[np.argsort(mean[largest], kind="stable")]
+    place = np.full(len(groups), kept)
+    place[shown] = np.arange(kept)
+    labels = [zones[first[g]] if held[g] == 1 else f"{groups[g]}, {held[g]} zones" for g in shown]
+    if kept < len(groups):
+        labels.append(f"{held.sum() - held[shown].sum()} other zones")
+    return _grouped(plan, tuple(labels), place[group_of_zone][costs.row], kg, by)
 
 
 def _grouped(
@@ -105,7 +111,7 @@ def _grouped(
     labels: tuple[str, ...],
     group: NDArray[np.intp],
     kg: NDArray[np.float64],
-    by: Literal["zone", "intensity"],
+    by: Literal["zone", "country"],
 ) -> Rows:
     costs, count = plan.problem.costs, len(labels)
     clients = np.bincount(group, minlength=count)
@@ -197,11 +203,7 @@ def schedule_chart(plan: Plan) -> Figure:
     _mark_window(axes, plan, count)
     _write_axes(axes, plan, rows)
     _write_totals(axes, rows, has_times(plan.problem))
-    figure.suptitle(_title(plan, rows), x=0.01, ha="left", fontsize=style.TITLE_PT, color=style.INK)
-    if plan.problem.traces.synthetic:
-        axes.set_title(
-            style.SYNTHETIC, loc="left", fontsize=style.TITLE_PT, color=style.WARNING, fontweight="bold", pad=17
-        )
+    headline(figure, *_title(plan, rows), warning=SYNTHETIC if plan.problem.traces.synthetic else "", pad=17)
     figure.legend(
         handles=_legend(plan, rows),
         loc="outside lower center",
@@ -337,21 +339,33 @@ def _write_totals(axes: Axes, rows: Rows, timed: bool) -> None:
             )
 
 
-def _title(plan: Plan, rows: Rows) -> str:
+def _title(plan: Plan, rows: Rows) -> list[str]:
+    """Return what the plan saves, its certificate, and what a row is."""
     problem, used = plan.problem, plan.emissions_kg
-    proof = "optimal, gap below 1e-9" if plan.status == "optimal" else f"gap {plan.gap:.2g}"
+    proof = "optimal" if plan.status == "optimal" else f"gap {plan.gap:.2g}"
     lines = [
-        f"{style.kilograms(used)} of {style.kilograms(problem.budget_kg)} kg CO$_2$e used "
-        f"({style.percent(used / problem.budget_kg)}), objective {plan.objective:.6g} ({proof}), s = {plan.end}"
+        saving_title(same_work_kg(plan), used),
+        f"{style.kilograms(used)} of {style.kilograms(problem.budget_kg)} kg used: {len(problem.fleet):,} clients, "
+        f"{int(plan.slots_per_client.sum()):,} client-slots, s = {plan.end}, objective {plan.objective:.6g} ({proof})",
     ]
-    if rows.by == "zone":
-        lines.append(f"{len(problem.fleet):,} clients, shown by zone: share of each zone's clients that train")
-    if rows.by == "intensity":
-        what = "intensity" if has_times(problem) else "cost"
-        lines.append(
-            f"{len(problem.fleet):,} clients in {len(rows.labels)} groups by mean {what}, the lowest at the top"
-        )
-    return "\n".join(lines)
+    if rows.grouped:
+        lines.append(f"A row is a {rows.by}, the {_least(plan)} first")
+    return lines
+
+
+def _least(plan: Plan) -> str:
+    return "cleanest" if has_times(plan.problem) else "cheapest"
+
+
+def saving_title(without_kg: float, used_kg: float) -> str:
+    """Return what slack saves of the emissions of the same work at once, in words."""
+    share = (without_kg - used_kg) / without_kg if without_kg > 0 else 0.0
+    if share < _WORTH_SAYING:
+        return "Slack saves nothing: the same work at once emits as little"
+    return f"Slack saves {100 * share:.0f} % of the {style.kilograms(without_kg)} kg CO$_2$e that the same work emits at once"
+
+
+_WORTH_SAYING = 0.005
 
 
 def _legend(plan: Plan, rows: Rows) -> list[Patch]:
@@ -457,10 +471,7 @@ def _key(plan: Plan, rows: Rows, bundles: list[tuple[int, int]]) -> list[Text]:
     key.append(f"  1 character = {size} slot{'s' * (size > 1)}, right: slots")
     notes = [key]
     if rows.grouped:
-        what = (
-            "zone" if rows.by == "zone" else f"group of zones of similar intensity ({len(rows.labels)}, cleanest first)"
-        )
-        notes.append(Text(f"{rows.clients.sum():,} clients, a line for each {what}."))
+        notes.append(Text(f"{rows.clients.sum():,} clients, a line for each {rows.by}, the {_least(plan)} first."))
     if plan.problem.traces.synthetic:
         notes.append(Text(SYNTHETIC, style="bold yellow"))
     return notes

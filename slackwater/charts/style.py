@@ -6,6 +6,7 @@ red also differ in lightness (dark green, pale red), for deuteranopia and black-
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -102,6 +103,17 @@ def new_figure(width_in: float, height_in: float) -> Figure:
     except ImportError as error:
         raise MissingExtraError("matplotlib", "charts") from error
     return Figure(figsize=(width_in, height_in), layout="constrained", facecolor="white")
+
+
+def headline(figure: Figure, finding: str, *notes: str, warning: str = "", pad: float = 6.0) -> None:
+    """Write what a chart shows above it, then notes; a warning, such as SYNTHETIC, stands above its first panel."""
+    letters = int(figure.get_figwidth() * 72 / (0.56 * TITLE_PT))
+    lines = [
+        line for text in (finding, *notes) if text for line in textwrap.wrap(text, letters, break_on_hyphens=False)
+    ]
+    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=TITLE_PT, color=INK)
+    if warning:
+        figure.axes[0].set_title(warning, loc="left", fontsize=FONT_PT, color=WARNING, fontweight="bold", pad=pad)
 
 
 def tidy(

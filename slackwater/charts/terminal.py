@@ -18,6 +18,7 @@ from slackwater.charts.style import SYNTHETIC, kilograms, percent, printable, sh
 from slackwater.intensity.load import ZoneInfo
 from slackwater.intensity.traces import FACTORS, Provenance, Traces
 from slackwater.planning.advice import Advice, same_work_kg
+from slackwater.planning.auto import CALIBRATION_BAND, FULL_ROUNDS
 from slackwater.planning.goals import about_goal
 from slackwater.planning.plan import Plan, Recommendation
 from slackwater.planning.planner import WhatIf
@@ -164,7 +165,7 @@ def savings_table(study: SavingsStudy) -> RenderableType:
 
 def compare_table(points: Sequence[WhatIf]) -> RenderableType:
     """Show a line for each what-if, and why some are infeasible."""
-    rows = table(">alpha|>slack|>budget kg|status|>s|>objective|>gap|>kg|>slots|>rho_H")
+    rows = table(">alpha|>slack|>budget kg|status|>s|>objective|>gap|>kg|>saved kg|>slots|>rho_H")
     for p in points:
         style = {"optimal": "green", "infeasible": "red"}.get(p.status, "yellow")
         settings: list[RenderableType] = [
@@ -173,10 +174,11 @@ def compare_table(points: Sequence[WhatIf]) -> RenderableType:
             kilograms(p.budget_kg),
             Text(p.status, style=style),
         ]
-        if p.objective is None or p.gap is None or p.emissions_kg is None or p.slots is None:
-            rows.add_row(*settings, *["-"] * 6)
+        if p.objective is None or p.gap is None or p.emissions_kg is None or p.saved_kg is None or p.slots is None:
+            rows.add_row(*settings, *["-"] * 7)
             continue
-        figures = [str(p.end), f"{p.objective:.6g}", f"{p.gap:.1e}", kilograms(p.emissions_kg), f"{p.slots:,}"]
+        kg = [kilograms(p.emissions_kg), kilograms(p.saved_kg)]
+        figures = [str(p.end), f"{p.objective:.6g}", f"{p.gap:.1e}", *kg, f"{p.slots:,}"]
         rows.add_row(*settings, *figures, _number(p.rho_h))
     # Neither alpha nor a smaller budget makes a plan feasible, so one sentence for each slack is enough.
     reasons = {p.slack: p for p in sorted(points, key=lambda p: p.budget_kg) if p.status == "infeasible"}
@@ -191,18 +193,25 @@ def compare_table(points: Sequence[WhatIf]) -> RenderableType:
 
 def advice_table(advice: Advice) -> RenderableType:
     """Show the recommended pair and why, then a line for each pair."""
-    rows = table(">slack|>budget kg|>kg|>saved kg|>saved %|>slots|>at once|ends|>error %|")
+    rows = table(">slack|finish by|>budget kg|>kg|>saved %|ends|>error %|>no slack %|>below full %|")
     for row in advice.rows:
         saved = "-" if row.saved_share is None else f"{100 * row.saved_share:.0f}"
-        mark = "recommended" if row == advice.recommended else "knee" if row.knee else ""
+        mark = "advised" if row == advice.recommended else "knee" if row.knee else ""
         rows.add_row(
-            str(row.slack), kilograms(row.budget_kg), kilograms(row.emissions_kg), kilograms(row.saved_kg), saved,
-            f"{row.slots:,}", f"{row.no_slack_slots:,}", row.ends_at[:13].replace("T", " ") + "h", f"{100 * row.remaining_error:.0f}", mark,
+            str(row.slack), _hour(row.finish_by), kilograms(row.budget_kg), kilograms(row.emissions_kg), saved,
+            _hour(row.ends_at), f"{100 * row.remaining_error:.0f}",
+            "-" if row.no_slack_error is None else f"{100 * row.no_slack_error:.0f}", f"{100 * row.expected.missing:.1f}", mark,
         )  # fmt: skip
     notes = [
-        Text("error: predicted remaining error, a ranking score and not an accuracy.", style="dim"),
+        Text("saved: against the same client-slots at once.", style="dim"),
         Text(
-            "saved: against the same client-slots at once. at once: client-slots that the budget pays without slack.",
+            "error: predicted remaining error, a ranking score and not an accuracy. no slack: the same for all clients at once on "
+            "the same budget.",
+            style="dim",
+        ),
+        Text(
+            f"below full: how far the gain in score should be below full training's ({FULL_ROUNDS} rounds of all clients), "
+            f"{100 * CALIBRATION_BAND[0]:+.1f} to {100 * CALIBRATION_BAND[1]:+.1f} points on tasks that were not fitted.",
             style="dim",
         ),
         Text("knee: the smallest budget of its slack that trains nearly as well as the best.", style="dim"),
@@ -212,6 +221,10 @@ def advice_table(advice: Advice) -> RenderableType:
     if advice.synthetic:
         notes.append(synthetic_note())
     return Group(Text(f"Recommended: {advice.why}", style="bold"), rows, *notes)
+
+
+def _hour(time: str) -> str:
+    return time[5:13].replace("T", " ") + "h"
 
 
 def zones_table(zones: Iterable[ZoneInfo]) -> RenderableType:

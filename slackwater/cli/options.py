@@ -153,8 +153,8 @@ def task_option(command: F) -> F:
         "--task",
         metavar="NAME",
         default="digits",
-        help="Task to train: digits, mnist, fashion_mnist, cifar10, a registered one, or your own as file.py:function or "
-        "package.module:function.",
+        help="Task to train: digits, mnist, fashion_mnist, cifar10, shakespeare, randhie, dialysis, flights, a registered one, "
+        "or your own as file.py:function or package.module:function.",
     )(command)
 
 

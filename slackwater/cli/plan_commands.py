@@ -160,7 +160,7 @@ def plan(
     metavar="KG,..",
     help="Budgets to try, in kg CO2e. Default: the scenario's.",
 )
-@chart_option("the Pareto picture of budget against objective")
+@chart_option("saved kg CO2e by budget")
 @data_option
 @fill_option
 @json_option
@@ -176,12 +176,15 @@ def compare(
 ) -> None:
     """Plan a SCENARIO for several alphas, slacks and budgets.
 
-    The table has one line for every combination.
+    The table has one line for every combination. Ctrl-C shows those that are done.
     """
     problem = read_problem(scenario, data, fill_hours, slack=max(slacks, default=None))
-    with waiting("planning every combination"):
-        points = compare_plans(problem, alphas=alphas, slacks=slacks, budgets=budgets)
-    draw(chart, lambda: charts.pareto_chart(points))
+    with waiting("planning every combination") as told:
+        points = compare_plans(
+            problem, alphas=alphas, slacks=slacks, budgets=budgets,
+            progress=lambda done, of: told(f"planned {done} of {of} combinations; Ctrl-C shows those that are done"),
+        )  # fmt: skip
+    draw(chart, lambda: charts.compare_chart(points))
     if as_json:
         print_json({"points": [asdict(point) for point in points], **_data_of(problem)})
     else:
@@ -199,6 +202,14 @@ def compare(
     help="Slacks to try, in slots. Default: five, up to the scenario's.",
 )
 @option(
+    "--deadline",
+    "deadlines",
+    type=ListOf(lambda text: Time().convert(text, None, None), "time"),
+    default=(),
+    metavar="TIME,..",
+    help="Times by which the run must end, such as 2022-01-05T04:00Z, instead of slacks.",
+)
+@option(
     "--budget",
     "budgets",
     type=ListOf(float, "number"),
@@ -206,27 +217,35 @@ def compare(
     metavar="KG,..",
     help="Budgets to try, in kg CO2e. Default: six, around the scenario's.",
 )
+@chart_option("predicted remaining error by kg CO2e, the recommended pair marked,")
 @data_option
 @fill_option
 @json_option
 def advise(
     scenario: Path,
     slacks: list[int],
+    deadlines: list[datetime],
     budgets: list[float],
+    chart: Path | None,
     data: str | None,
     fill_hours: int | None,
     as_json: bool,
 ) -> None:
-    """Recommend a budget and a slack for a SCENARIO.
+    """Recommend a budget and a deadline for a SCENARIO.
 
     Plans a grid of budgets and slacks. Ctrl-C shows the pairs that are done.
     """
-    problem = read_problem(scenario, data, fill_hours, slack=max(slacks, default=None))
+    if slacks and deadlines:
+        raise click.UsageError("Give --slack or --deadline, not both.")
+    problem = read_problem(
+        scenario, data, fill_hours, slack=max(slacks, default=None), deadline=max(deadlines, default=None)
+    )
     with waiting("planning the grid") as told:
         found = make_advice(
-            problem, budgets=budgets, slacks=slacks,
+            problem, budgets=budgets, slacks=slacks, deadlines=deadlines,
             progress=lambda done, of: told(f"planned {done} of {of} pairs; Ctrl-C shows those that are done"),
         )  # fmt: skip
+    draw(chart, lambda: charts.advice_chart(found))
     if as_json:
         print_json({**found.to_dict(), **_data_of(problem)})
     else:

@@ -212,7 +212,7 @@ _SHARED = (
     option(
         "--planner",
         type=click.Choice(get_args(Planner)),
-        help="auto: choose window, alpha and aggregator as `plan --planner auto` does. paper: the paper's. Default: the scenario's.",
+        help="auto: choose window, recall, alpha and aggregator, as `plan` does. paper: the paper's. Default: the scenario's.",
     ),
     option(
         "--aggregator",

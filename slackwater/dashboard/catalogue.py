@@ -114,7 +114,7 @@ class Catalogue:
                     opened = self._read(one.path, one.changes)
                 else:
                     plan = plan_of_run(one.path) if one.kind == "run" else read_plan(one.path)
-                    opened = Opened(problem=plan.problem, data=_data_of(plan))
+                    opened = Opened(problem=plan.problem, data=data_of(plan))
                 while len(self._opened) >= 8:  # problems with many clients are large
                     self._opened.pop(next(iter(self._opened)))
                 self._opened[key] = opened
@@ -162,7 +162,7 @@ def _stamp(path: Path) -> int:
         return -1  # the reader reports the error
 
 
-def _data_of(plan: Plan) -> DataText:
+def data_of(plan: Plan) -> DataText:
     """Return the intensity source of a stored plan, as far as a scenario can name it."""
     traces = plan.problem.traces
     if traces.provenance and all(known.synthetic for known in traces.provenance):

@@ -8,14 +8,15 @@ import click
 
 STUDIES = {
     "aggregation": "Aggregators on the same schedules.",
-    "auto": "Rules and schedules for `plan --planner auto` on a small network.",
-    "auto-cnn": "The choice of `plan --planner auto` with the paper's CNN.",
+    "auto": "Rules and schedules for the planner `auto` on a small network.",
+    "auto-cnn": "The choice of the planner `auto` with the paper's CNN.",
     "backtests": "Back-tests of past runs, planned on the forecasts of the time.",
     "calibration": "Predicted against measured remaining error.",
     "carbon-to-target": "Emissions until a method has the score of full training, on several tasks.",
     "correlation": "Heterogeneity and correlation of participation.",
     "forecasts": "Forecast errors, and savings of plans made on forecasts.",
     "quorum": "Lone slots, and what a quorum costs.",
+    "slot-lengths": "The planner auto beside no slack, with slots of 15 to 120 minutes.",
     "soak": "Long runs and faults on real Flower processes.",
     "world": "A week of slots with faults in the test world.",
 }

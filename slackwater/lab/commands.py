@@ -252,7 +252,7 @@ def rivals(
             trained = comparison.sweep(todo, problem, setting, store, jobs=jobs)
             _say_progress(trained, len(todo), lambda row: "{method}, {budget_kg:g} kg, seed {seed}: ".format(**row))
     rows = [row for cell in cells if (row := store.get(cell)) is not None]
-    _show(comparison.lines(rows, target), rows, problem, out, as_json)
+    _show(comparison.lines(rows, target), problem, out, as_json)
 
 
 def _interval(problem: Problem, asked: int | None, out: Path) -> int:
@@ -277,7 +277,7 @@ def _methods(given: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _show(table: list[comparison.Line], rows: list[Row], problem: Problem, out: Path, as_json: bool) -> None:
+def _show(table: list[comparison.Line], problem: Problem, out: Path, as_json: bool) -> None:
     from slackwater.charts.style import save
     from slackwater.lab.policies.charts import chart, summary
 
@@ -285,8 +285,7 @@ def _show(table: list[comparison.Line], rows: list[Row], problem: Problem, out: 
         say("No cell is trained yet.")
         return
     write_whole(out / "rivals.csv", comparison.to_csv(table))
-    curves = {row["method"]: row["curve"] for row in reversed(rows) if "curve" in row}
-    written = [out / "rivals.csv", save(chart(table, curves, synthetic=problem.traces.synthetic), out / "rivals.png")]
+    written = [out / "rivals.csv", save(chart(table, synthetic=problem.traces.synthetic), out / "rivals.png")]
     if as_json:
         print_json([asdict(line) for line in table])
     else:

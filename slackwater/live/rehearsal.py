@@ -130,7 +130,7 @@ def outcome(folder: str | Path) -> Rehearsal:
     foresight: Foresight | None = None
     share: float | None = None
     try:
-        best = optimise(came)
+        best = make_plan(came) if came.goal == "work" else optimise(came)
         share = objective_and_share(came, utility_of(came, trained, levels), best)[1]
         foresight = Foresight(
             emissions_kg=best.emissions_kg,

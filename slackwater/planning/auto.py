@@ -54,6 +54,34 @@ def quality(plan: Plan, *, fedavg: bool = False) -> Quality:
     return follow(rows[:, active], times, in_window[active])
 
 
+FULL_ROUNDS = 50
+"""Rounds of all clients with FedAvg that count as full training."""
+CALIBRATION = (0.1626, 0.71)
+"""(a, b) of missing share = a * (predicted share)^b, fitted on MNIST cells (docs/research/calibration.md; a test repeats the fit)."""
+CALIBRATION_BAND = (-0.026, 0.026)
+"""10 and 90 % quantiles of measured minus calibrated share, on tasks and weeks that were not fitted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """How much of full training's gain in score a schedule should miss; full training is 50 rounds of all clients."""
+
+    missing: float
+    """Share of the gain over an untrained model: 0.02 is two per cent of it."""
+    low: float
+    high: float
+    """Limits that hold about 80 % of the schedules measured on tasks that were not fitted. Below 0: better than full training."""
+
+
+def expected(error: float, clients: int) -> Expected:
+    """Return the calibrated meaning of a predicted remaining error."""
+    everybody = np.ones((1, FULL_ROUNDS), dtype=bool)
+    full = follow(everybody, np.array([float(clients)]), np.ones(FULL_ROUNDS, dtype=bool)).error
+    factor, power = CALIBRATION
+    missing = float(factor * max(0.0, (error - full) / (1 - full)) ** power)
+    return Expected(missing=missing, low=missing + CALIBRATION_BAND[0], high=missing + CALIBRATION_BAND[1])
+
+
 def forgotten(plan: Plan) -> float:
     """Return the share of clients whose latest update is older than `echo` remembers when the window begins."""
     before = plan.matrix[:, : plan.before]
@@ -80,7 +108,16 @@ def follow(
     """[rate, group or first model]: coefficients of the optima and of theta_0."""
     model[:, -1] = 1.0
     stored = np.zeros((groups, len(rates), groups + 1))
-    length, worth = np.zeros(groups), np.zeros(groups)
+    flat = stored.reshape(groups, -1)
+    length, worth, tiny = np.zeros(groups), np.zeros(groups), np.finfo(float).tiny
+    of_groups, of_sum = np.append(heterogeneity / times, 1.0), heterogeneity / clients
+
+    def squares(updates: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return squared lengths of updates [.., rate, group or first model], for optima anywhere around their mean."""
+        together = updates[..., :-1].sum(axis=-1)
+        found = ((updates * updates) @ of_groups - of_sum * together * together).mean(axis=-1)
+        return np.asarray(np.maximum(found, 0.0))  # rounding of a difference
+
     # A client's update points to its own optimum, the mean update of its group to the mean of their optima.
     own = heterogeneity * float((pace**2).mean()) * (1 - 1 / times)
     for t in range(rounds):
@@ -91,25 +128,17 @@ def follow(
             weights = times[there] / times[there].sum()
             model = model - np.tensordot(weights, stored[there], axes=1)
             continue
-        length[there] = np.sqrt(_squares(stored[there], times, clients, heterogeneity) + own[there])
+        length[there] = np.sqrt(squares(stored[there]) + own[there])
         worth *= ECHO_GAMMA
         worth[there] = 1.0
         usual = float(times[there] @ length[there] / times[there].sum())
         weights = times * worth / float(times @ worth)
-        weights = weights * np.minimum(1.0, usual / np.maximum(length, np.finfo(float).tiny))
-        update = np.tensordot(weights, stored, axes=1)
-        whole, shorter = float(weights @ length), math.sqrt(float(_squares(update, times, clients, heterogeneity)))
+        weights = weights * np.minimum(1.0, usual / np.maximum(length, tiny))
+        update = (weights @ flat).reshape(model.shape)
+        whole, shorter = float(weights @ length), math.sqrt(float(squares(update)))
         model = model - update * (min(ECHO_MOST, whole / shorter) if shorter > 0 else 1.0)
     beta, rho = model[:, :-1], model[:, -1]
     return Quality(unlearned=float((rho**2).mean()), uneven=float(_spread(beta, times, clients).mean()))
-
-
-def _squares(
-    updates: NDArray[np.float64], times: NDArray[np.float64], clients: float, heterogeneity: float
-) -> NDArray[np.float64]:
-    """Return squared lengths of updates [.., rate, group or first model], for optima anywhere around their mean."""
-    squares = updates[..., -1] ** 2 + heterogeneity * _spread(updates[..., :-1], times, clients)
-    return np.asarray(squares.mean(axis=-1))
 
 
 def _spread(beta: NDArray[np.float64], times: NDArray[np.float64], clients: float) -> NDArray[np.float64]:
@@ -136,8 +165,12 @@ RECALL = 10
 """Slots before the window in which every client trains at least once, in half of the schedules compared."""
 RECALL_WORTH = 1.25
 """With recall the error must be this many times smaller (20 % less): on a small budget, rare clients then train only late."""
+LATE_COST = 5.0
+"""A schedule whose clients all train only in the window counts as 1 + this many times its error. With less than 3, schedules that
+leave a client out were chosen where one with everybody trained better; as a rule without exception, it chose s = 0 where the
+budget pays so few slots that every longer schedule leaves one out (two-hour slots, docs/research/auto.md)."""
 _MOST_ENDS = 160
-"""End times compared with the first window and alpha, evenly over the slack; fewer with many clients."""
+"""End times compared with the first window and alpha; fewer with many clients or a long horizon."""
 _BEST_ENDS = 12
 """Best end times that are also compared with the other windows and alphas."""
 _FEW_BEST = 3
@@ -159,15 +192,17 @@ class _Looked:
     quality: Quality
 
     @property
-    def rank(self) -> tuple[int, float]:
-        """Return the sort key, smaller is better: clients that train only in the window, then the predicted error.
+    def rank(self) -> float:
+        """Return the sort key, smaller is better: the predicted error, raised for what the predictor does not see.
 
-        The error grows with the share of forgotten clients. The predictor is linear, but a deep network that ends on
-        the rounds of one or two clients loses what the others taught it (docs/research/auto.md).
+        It grows with the share of forgotten clients and with the share that trains only in the window. The predictor is
+        linear, but a deep network that ends on the rounds of one or two clients loses what the others taught it, and
+        where data differ much, a client that is left out is missed (docs/research/auto.md).
         """
         plan = self.plan
-        alone = int(np.count_nonzero(~plan.matrix[:, : plan.before].any(axis=1)))
-        return alone, self.quality.error * (1 + forgotten(plan)) * (RECALL_WORTH if plan.problem.recall else 1)
+        late = float(np.mean(~plan.matrix[:, : plan.before].any(axis=1)))
+        raised = (1 + forgotten(plan)) * (1 + LATE_COST * late)
+        return self.quality.error * raised * (RECALL_WORTH if plan.problem.recall else 1)
 
 
 def auto_plan(
@@ -181,8 +216,8 @@ def auto_plan(
 ) -> Plan:
     """Return the plan with the least predicted error over s, t_ft, recall and alpha, or for a given `end`.
 
-    As few clients as possible train only in the window: where clients' data differ much, leaving one out cost more
-    than a longer schedule gained (docs/research/auto.md).
+    A schedule counts as worse the more of its clients train only in the window: where clients' data differ much, leaving
+    one out cost more than a longer schedule gained (docs/research/auto.md).
 
     Of `fine_tune`, `recall` and `alpha`, those that the problem leaves free are chosen. The greedy makes the schedules
     to compare. `solver` solves the most promising; these spend the rest of their budget and are compared again. Ctrl-C
@@ -192,7 +227,7 @@ def auto_plan(
     slack = problem.horizon - problem.rounds
     cells = len(problem.fleet) * problem.horizon
     most = min(slack + 1, _FEWER_ENDS if many else max(_FEWER_ENDS, min(_MOST_ENDS, _LOOKED_CELLS // cells)))
-    ends = sorted({round(s) for s in np.linspace(0, slack, most)}) if end is None else [end]
+    ends = _ends(slack, most) if end is None else [end]
     look = _Look(problem=problem, ends=ends, progress=progress)
     seen = look.all()
     # The greedy's schedule may differ from the solver's in a slot that matters, so the solver's schedules decide.
@@ -204,6 +239,18 @@ def auto_plan(
     ]
     best = min((_Looked(plan=one, quality=quality(one)) for one in solved), key=lambda one: one.rank)
     return replace(best.plan, recommended=_recommendation(best.plan, best.quality, len(seen)))
+
+
+def _ends(slack: int, most: int) -> list[int]:
+    """Return at most so many end times from 0 to the slack: all of them, or half evenly spaced and half in equal ratios.
+
+    A small budget is spent within the first per cent of a long slack, between the first two of evenly spaced end times.
+    """
+    if slack < most:
+        return list(range(slack + 1))
+    half = most // 2
+    near = np.geomspace(1, slack, most - half).round().astype(int).tolist()
+    return sorted({round(s) for s in np.linspace(0, slack, half)} | set(near))
 
 
 def spend(made: Plan) -> Plan:
@@ -324,7 +371,7 @@ def _recommendation(chosen: Plan, predicted: Quality, looked: int) -> Recommenda
     rare, often = int(np.argmin(slots)), int(np.argmax(slots))
     names = problem.fleet.names
     least = f"{slots[rare]} slot{'s' if slots[rare] != 1 else ''}"
-    without = _without_slack(problem)
+    without = without_slack(problem)
     against = "" if without is None else f" (same budget without slack: {100 * without[1]:.3g} %)"
     window = f"{problem.fine_tune} slot{'s' if problem.fine_tune > 1 else ''}"
     recalled = f", every client once in the {problem.recall} slots before it" if problem.recall else ""
@@ -354,7 +401,7 @@ def _recommendation(chosen: Plan, predicted: Quality, looked: int) -> Recommenda
     )
 
 
-def _without_slack(problem: Problem) -> tuple[int, float] | None:
+def without_slack(problem: Problem) -> tuple[int, float] | None:
     """Return client-slots and predicted error of FedAvg with all clients; None if the budget does not pay one round."""
     try:
         everybody = no_slack_plan(problem)

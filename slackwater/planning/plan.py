@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,15 @@ class Plan(Viewed):
             f"  {len(problem.fleet)} clients, {int(trained.sum())} client-slots ({trained.min()} to {trained.max()} each), "
             f"window of {problem.fine_tune}"
         )
+
+    def explore(self) -> Any:
+        """Return a widget for a notebook that shows the plan as the dashboard does; its sliders plan again.
+
+        Raises:
+            MissingExtraError: anywidget is not installed.
+        """
+        # The widget is above the planner in the tree of the package, so it is imported when it is asked for.
+        return import_module("slackwater.dashboard.notebook_widget").explore(self)
 
     @property
     def aggregator(self) -> str:

@@ -225,6 +225,10 @@ class WhatIf:
     upper_bound: float | None
     gap: float | None
     emissions_kg: float | None
+    saved_kg: float | None
+    """Against the same client-slots at once: each client's in the first slots in which it can train."""
+    saved_share: float | None
+    """`saved_kg` as a share of the emissions of the same client-slots at once; None if those are 0."""
     slots: int | None
     """Client-slots of training, window included."""
     rho_h: float | None
@@ -246,6 +250,7 @@ def compare(
     solver: Solver = "exact",
     gap: float = DEFAULT_GAP,
     time_limit_s: float = 60.0,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[WhatIf]:
     """Plan every combination of fairness, slack and budget, and return a row for each.
 
@@ -257,6 +262,7 @@ def compare(
         solver: As for `plan`.
         gap: As for `plan`.
         time_limit_s: Time limit for each row, seconds.
+        progress: Called with the rows done and all rows. Ctrl-C returns the rows that are done.
     """
     own_slack = problem.horizon - problem.rounds
     lengths = _distinct(slacks, own_slack)
@@ -267,10 +273,21 @@ def compare(
             _distinct(alphas, problem.alpha), lengths, _distinct(budgets, problem.budget_kg)
         )
     ]  # all are made before the first is planned, so that a bad setting fails at once
-    return [_row(variant, solver, gap, time_limit_s) for variant in variants]
+    rows: list[WhatIf] = []
+    try:
+        for variant in variants:
+            rows.append(_row(variant, solver, gap, time_limit_s))
+            if progress is not None:
+                progress(len(rows), len(variants))
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+    return rows
 
 
 def _row(problem: Problem, solver: Solver, gap: float, time_limit_s: float) -> WhatIf:
+    from slackwater.planning.advice import same_work_kg
+
     settings = {
         "alpha": problem.alpha,
         "slack": problem.horizon - problem.rounds,
@@ -289,10 +306,14 @@ def _row(problem: Problem, solver: Solver, gap: float, time_limit_s: float) -> W
             upper_bound=None,
             gap=None,
             emissions_kg=None,
+            saved_kg=None,
+            saved_share=None,
             slots=None,
             rho_h=None,
             message=str(error),
         )
+    without = same_work_kg(best)
+    saved = without - best.emissions_kg
     return WhatIf(
         **settings,  # type: ignore[arg-type]
         status=best.status,
@@ -301,6 +322,8 @@ def _row(problem: Problem, solver: Solver, gap: float, time_limit_s: float) -> W
         upper_bound=best.upper_bound,
         gap=best.gap,
         emissions_kg=best.emissions_kg,
+        saved_kg=saved,
+        saved_share=saved / without if without > 0 else None,
         slots=int(best.slots_per_client.sum()),
         rho_h=best.metrics.rho_h,
         message=best.message,

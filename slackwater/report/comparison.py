@@ -233,6 +233,8 @@ class SameWork:
 
     kg: float | None
     """None if it cannot be computed."""
+    forecast: bool = False
+    """Whether some of the intensity is forecast: the first plan's, for hours in which the run charged nothing."""
     reason: str
     """How it was computed, or why it could not be."""
 
@@ -286,8 +288,10 @@ def same_work_without_slack(plan: Plan, work: Iterable[Work]) -> SameWork:
     parts.append(float(waiting_kg(plan.problem, moved, length - plan.problem.rounds)[:length].sum()))
     if costs.server_kg is not None:
         parts.append(float(costs.server_kg[:length].sum()))
-    how = "Each client's slots from the first slot on, without waiting, at the plan's intensity"
-    return SameWork(kg=math.fsum(parts), reason=f"{how}; done after {length} slots.")
+    forecast = bool(plan.problem.traces.forecast_zones())
+    which = "the first plan's intensity, which is partly forecast" if forecast else "the plan's intensity"
+    how = f"Each client's slots from the first slot on, without waiting, at {which}"
+    return SameWork(kg=math.fsum(parts), forecast=forecast, reason=f"{how}; done after {length} slots.")
 
 
 def same_budget_without_slack(run: Snapshot) -> SameBudget:

@@ -94,8 +94,9 @@ def _glance(statement: Statement, kg: Kilograms) -> Figures:
         note = "spent, plus the rest of the plan"
         items.append(Figure("Expected at the end", kg(statement.figures.expected_kg), "kg CO2e", note))
     if statement.same_work.kg and (change := percent_change(total, statement.same_work.kg)):
+        at = ", at forecast intensity" if statement.same_work.forecast else ""
         items.append(
-            Figure("Against no slack", change, "", f"same work without slack: {kg(statement.same_work.kg)} kg")
+            Figure("Against no slack", change, "", f"same work without slack: {kg(statement.same_work.kg)} kg{at}")
         )
     items.append(
         Figure(

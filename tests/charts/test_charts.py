@@ -11,10 +11,18 @@ import pytest
 
 from slackwater.charts import schedule_chart as view
 from slackwater.charts import style
-from slackwater.charts.figures import pareto_chart, save, savings_by_clients, savings_heatmap, schedule_chart
+from slackwater.charts.figures import (
+    advice_chart,
+    compare_chart,
+    save,
+    savings_by_clients,
+    savings_heatmap,
+    schedule_chart,
+)
 from slackwater.charts.schedule_chart import ALL, CANNOT, NONE, OVER, schedule_rows, time_marks, time_title
 from slackwater.errors import MissingExtraError, ScenarioError, SlackwaterError
 from slackwater.intensity.traces import Provenance, Traces
+from slackwater.planning.advice import Advice, advise, same_work_kg
 from slackwater.planning.fleet import Client
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import WhatIf, compare, plan
@@ -70,13 +78,23 @@ def test_schedule_words() -> None:
     words, title = texts(figure), figure.get_suptitle()
     assert figure.axes[0].get_xlabel() == "UTC, 2022"
     assert {"1 Jan", "2 Jan", "fine-tuning, 3 slots\n▾", "slots", "kg", "after the end"} <= set(words)
-    for part in ("of 1.5 kg", f"objective {made.objective:.6g}", "gap", "s = 20"):
+    without = same_work_kg(made)
+    saved = 100 * (without - made.emissions_kg) / without
+    assert title.startswith(f"Slack saves {saved:.0f} % of the {style.kilograms(without)} kg CO$_2$e that")
+    for part in ("of 1.5 kg", f"objective {made.objective:.6g}", "(optimal)", "s = 20"):
         assert part in title
     for client in range(3):
         assert str(made.slots_per_client[client]) in words
         assert f"{made.emissions.training_kg[client]:.3f}" in words
     assert not any(style.SYNTHETIC in word for word in words)
     assert "cannot train" not in words
+
+
+def test_a_schedule_without_slack_saves_nothing() -> None:
+    flat = replace(traces(), intensity=np.full((3, 60), 0.2))
+    clients = [Client(name=zone, zone=zone, power_w=300.0) for zone in flat.zones]
+    made = plan(Problem(clients=clients, traces=flat, rounds=5, slack=40, budget_kg=1.5), end=20)
+    assert schedule_chart(made).get_suptitle().startswith("Slack saves nothing: the same work at once emits as little")
 
 
 def test_schedule_window_is_marked_where_it_is() -> None:
@@ -94,7 +112,8 @@ def test_synthetic_is_said_on_every_chart() -> None:
         schedule_chart(made),
         savings_heatmap(data),
         savings_by_clients(data),
-        pareto_chart(compare(made.problem)),
+        compare_chart(compare(made.problem)),
+        advice_chart(advise(made.problem, budgets=[1.5], slacks=[40])),
     ):
         assert any(style.SYNTHETIC in word for word in texts(figure))
 
@@ -142,7 +161,8 @@ def test_many_clients_are_shown_by_zone() -> None:
     for zone in range(3):
         share = matrix[zone::3].mean(axis=0)  # clients go round the zones
         assert np.array_equal(shown[zone, : made.window.stop], np.ceil(4 * share)[: made.window.stop])
-    assert "90 clients, shown by zone" in figure.get_suptitle()
+    assert "90 clients," in figure.get_suptitle()
+    assert figure.get_suptitle().endswith("A row is a zone, the cleanest first")
     assert f"{made.slots_per_client[::3].sum():,}" in texts(figure)
 
 
@@ -152,13 +172,32 @@ def test_groups_hold_every_client_slot_and_gram(monkeypatch: pytest.MonkeyPatch,
     rng = np.random.default_rng(5)
     made = plan(Problem.from_costs(rng.random((130, 12)), rounds=4, slack=8, budget_kg=150.0))
     rows = schedule_rows(made, most=60)
-    assert rows.by == "intensity"
-    assert len(rows.labels) == 20
+    assert (rows.by, len(rows.labels), rows.labels[-1]) == ("zone", 60, "71 other zones")
     assert rows.clients.sum() == 130
     assert rows.slots.sum() == made.matrix.sum() == pytest.approx((rows.share * rows.clients[:, None]).sum())
     assert rows.kg.sum() == pytest.approx(made.emissions_kg)
-    assert np.all(np.diff(rows.intensity.mean(axis=1)) > 0)
+    assert np.all(np.diff(rows.intensity[:-1].mean(axis=1)) > 0)
     assert np.all(rows.able == 1)
+
+
+def test_many_zones_are_shown_by_country() -> None:
+    zones = (*(f"US-{i}" for i in range(40)), *(f"IT-{i}" for i in range(30)), "FR", "SE-SE3")
+    data = traces(zones)
+    clients = [Client(name=f"{zone}/{i}", zone=zone, power_w=300.0) for zone in zones for i in range(2)]
+    made = plan(Problem(clients=clients, traces=data, rounds=5, slack=20, budget_kg=90.0), end=10)
+    rows = schedule_rows(made, most=60)
+    assert rows.by == "country"
+    assert set(rows.labels) == {"US, 40 zones", "IT, 30 zones", "FR", "SE-SE3"}
+    assert list(rows.intensity.mean(axis=1)) == sorted(rows.intensity.mean(axis=1))
+    american = rows.labels.index("US, 40 zones")
+    assert rows.clients[american] == 80
+    assert rows.slots[american] == made.slots_per_client[:80].sum()
+    few = schedule_rows(made, most=3)  # FR and SE-SE3 have the fewest clients
+    assert few.labels[-1] == "2 other zones"
+    assert few.clients.tolist()[-1] == 4
+    words = texts(schedule_chart(made))
+    assert "US, 40 zones" in words
+    assert not any("rank" in word for word in words)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +246,10 @@ def test_savings_heatmap_is_sorted_and_says_what_is_undefined(results: SavingsSt
     assert image.get_extent()[:2] == [0.5, 40.5]
     assert "slack, h" in axes.get_xlabel()
     assert any("%" in word for word in texts(figure))
-    assert any("undefined in 1 zone " in word for word in texts(figure))
+    assert figure.get_suptitle().startswith("40 h of slack save ")
+    best = 100 * results.heat_map[1, -1]
+    assert f"{best:.0f} % in wild" in figure.get_suptitle().replace("\n", " ")
+    assert "undefined in 1 zone, which" in figure.get_suptitle().replace("\n", " ")
 
 
 def test_savings_heatmap_of_many_zones_has_panels() -> None:
@@ -230,6 +272,7 @@ def test_savings_by_clients_is_the_mean_with_its_band(results: SavingsStudy) -> 
     (band,) = axes.collections
     corners = band.get_paths()[0].vertices[:, 1]
     assert corners.max() == pytest.approx(100 * np.nanmax(results.group.q90))
+    assert axes.figure.get_suptitle().startswith(f"Slack saves {100 * results.group.mean[-1]:.0f} % for all 3 clients")
     assert "number of clients" in axes.get_xlabel()
     assert "%" in axes.get_ylabel()
     assert [t.get_text() for t in axes.get_legend().get_texts()] == ["10 to 90 %", "mean of 7 starts"]
@@ -246,44 +289,71 @@ def points() -> list[WhatIf]:
     return compare(make().problem, alphas=[0.1, 1.0], slacks=[0, 40], budgets=[0.01, 1.6, 2.0])
 
 
-def test_pareto_has_a_panel_per_alpha_and_a_line_per_slack(points: list[WhatIf]) -> None:
-    figure = pareto_chart(points)
-    assert [axes.get_title() for axes in figure.axes] == ["α = 0.1", "α = 1.0"]
-    for axes, alpha in zip(figure.axes, (0.1, 1.0), strict=True):
+def test_compare_draws_saved_kg_by_budget_with_a_line_for_each_slack_and_alpha(points: list[WhatIf]) -> None:
+    figure = compare_chart(points)
+    (axes,) = figure.axes
+    looks = set()
+    for alpha in (0.1, 1.0):
         for slack in (0, 40):
-            (line,) = [one for one in axes.lines if one.get_label() == f"slack {slack}"]
-            expected = [
-                (p.budget_kg, p.objective) for p in points if (p.alpha, p.slack) == (alpha, slack) and p.objective
-            ]
+            (line,) = [one for one in axes.lines if one.get_gid() == f"{slack}, {alpha}"]
+            expected = [(p.budget_kg, p.saved_kg) for p in points if (p.alpha, p.slack) == (alpha, slack) and p.slots]
             assert list(zip(line.get_xdata(), line.get_ydata(), strict=True)) == expected
-        assert axes.get_xscale() == "log"
-        crosses = [one for one in axes.lines if one.get_gid() == "infeasible"]
-        assert [list(one.get_xdata()) for one in crosses] == [[0.01], [0.01]]
-        assert crosses[0].get_ydata() != crosses[1].get_ydata()
-    assert "infeasible" in texts(figure)
+            looks.add((line.get_color(), line.get_marker()))
+    assert len(looks) == 4
+    assert axes.get_xscale() == "log"
+    crosses = [one for one in axes.lines if one.get_gid() == "infeasible"]
+    assert [list(one.get_xdata()) for one in crosses] == [[0.01], [0.01]]
+    assert crosses[0].get_ydata() != crosses[1].get_ydata()
+    assert {"infeasible", "slack 0", "slack 40", "α = 0.1", "α = 1.0"} <= set(texts(figure))
+    assert "saved" in axes.get_ylabel()
 
 
-def test_pareto_says_when_lines_do_not_compare(points: list[WhatIf]) -> None:
-    assert len({p.g_max_kg for p in points}) == 2
-    assert "differs between slacks" in pareto_chart(points).get_suptitle()
-    assert pareto_chart([p for p in points if p.slack == 40]).get_suptitle() == ""
+def test_compare_names_the_pair_that_saves_most(points: list[WhatIf]) -> None:
+    best = max((p for p in points if p.saved_kg is not None), key=lambda p: p.saved_kg or 0.0)
+    title = compare_chart(points).get_suptitle().replace("\n", " ")
+    assert best.saved_share is not None
+    assert best.emissions_kg is not None
+    assert best.saved_kg == pytest.approx(best.saved_share * (best.saved_kg + best.emissions_kg))
+    assert title.startswith(
+        f"A slack of {best.slack} with {style.kilograms(best.budget_kg)} kg and α = {best.alpha} saves"
+    )
+    assert f"({100 * best.saved_share:.0f} %)" in title
+    none = [replace(p, saved_kg=0.0, saved_share=0.0) for p in points if p.saved_kg is not None]
+    assert compare_chart(none).get_suptitle().startswith("None of these saves anything")
 
 
-def test_pareto_draws_the_bound_where_the_optimum_is_not_proved(points: list[WhatIf]) -> None:
-    best = points[-1]
-    assert best.objective is not None
-    rough = replace(best, status="within-gap", upper_bound=best.objective + 1)
-    (axes,) = pareto_chart([rough]).axes
-    (bar,) = axes.collections
-    assert bar.get_segments()[0][:, 1].tolist() == [rough.objective, rough.upper_bound]
-
-
-def test_pareto_without_a_feasible_budget(tmp_path: Path) -> None:
-    figure = pareto_chart(compare(make().problem, budgets=[0.01, 0.02]))
+def test_compare_without_a_feasible_budget(tmp_path: Path) -> None:
+    figure = compare_chart(compare(make().problem, budgets=[0.01, 0.02]))
     save(figure, tmp_path / "none.svg")
     assert "every budget is infeasible" in texts(figure)
+    assert figure.get_suptitle().startswith("No budget of these is feasible")
     with pytest.raises(ScenarioError, match="nothing to compare"):
-        pareto_chart([])
+        compare_chart([])
+
+
+@pytest.fixture(scope="module")
+def advice() -> Advice:
+    return advise(make().problem, budgets=[0.8, 1.6, 3.2], slacks=[0, 20, 40])
+
+
+def test_advice_draws_a_line_for_each_slack_and_marks_knees_and_the_recommended_pair(advice: Advice) -> None:
+    figure = advice_chart(advice)
+    (axes,) = figure.axes
+    slacks = sorted({row.slack for row in advice.rows})
+    for slack in slacks:
+        (line,) = [one for one in axes.lines if one.get_label() == f"slack {slack}"]
+        expected = sorted((row.emissions_kg, 100 * row.remaining_error) for row in advice.rows if row.slack == slack)
+        assert list(zip(line.get_xdata(), line.get_ydata(), strict=True)) == expected
+    knees = {(x, y) for one in axes.lines if one.get_gid() == "knees" for x, y in one.get_xydata()}
+    assert knees == {(row.emissions_kg, 100 * row.remaining_error) for row in advice.rows if row.knee}
+    assert len(knees) == len(slacks)
+    (ring,) = [one for one in axes.lines if one.get_gid() == "recommended"]
+    best = advice.recommended
+    assert list(ring.get_xydata()[0]) == [best.emissions_kg, 100 * best.remaining_error]
+    assert figure.get_suptitle().startswith(
+        f"{style.kilograms(best.budget_kg)} kg with a slack of {best.slack} are enough"
+    )
+    assert "not an accuracy" in figure.get_suptitle()
 
 
 MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -324,9 +394,13 @@ def test_a_failed_save_leaves_what_was_there(
     assert list(tmp_path.iterdir()) == [target]
 
 
-@pytest.mark.parametrize("chart", [schedule_chart, savings_heatmap, savings_by_clients, pareto_chart])
+@pytest.mark.parametrize("chart", [schedule_chart, savings_heatmap, savings_by_clients, compare_chart, advice_chart])
 def test_without_matplotlib_the_extra_is_named(
-    monkeypatch: pytest.MonkeyPatch, chart: Callable[[Any], Any], results: SavingsStudy, points: list[WhatIf]
+    monkeypatch: pytest.MonkeyPatch,
+    chart: Callable[[Any], Any],
+    results: SavingsStudy,
+    points: list[WhatIf],
+    advice: Advice,
 ) -> None:
     made = make()
     real = builtins.__import__
@@ -337,16 +411,19 @@ def test_without_matplotlib_the_extra_is_named(
         return real(name, *rest, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", blocked)
-    given: Any = {schedule_chart: made, pareto_chart: points}.get(chart, results)
+    given: Any = {schedule_chart: made, compare_chart: points, advice_chart: advice}.get(chart, results)
     with pytest.raises(MissingExtraError, match=r"matplotlib.*slackwater\[charts\]"):
         chart(given)
 
 
-def test_text_is_at_least_8_points_and_nothing_reaches_outside(results: SavingsStudy, points: list[WhatIf]) -> None:
+def test_text_is_at_least_8_points_and_nothing_reaches_outside(
+    results: SavingsStudy, points: list[WhatIf], advice: Advice
+) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.text import Text
 
-    for figure in (schedule_chart(make()), savings_heatmap(results), savings_by_clients(results), pareto_chart(points)):
+    charts = [schedule_chart(make()), savings_heatmap(results), savings_by_clients(results), compare_chart(points)]
+    for figure in (*charts, advice_chart(advice)):
         FigureCanvasAgg(figure).draw()
         whole = figure.bbox
         for text in figure.findobj(Text):

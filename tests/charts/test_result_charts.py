@@ -92,12 +92,19 @@ def test_the_picture(tmp_path: Path) -> None:
     assert first.get_color() != second.get_color()
     assert first.get_marker() != second.get_marker()
     assert list(budget.get_xdata()) == [1.2, 1.2]
-    assert figure.get_suptitle() == f"Simulated runs, {style.SYNTHETIC}"
+    assert (
+        figure.get_suptitle().replace("\n", " ") == r"memory is best: 90.0% with 0.9 of 1.2 kg; no \$lack\$ has 80.0%"
+    )
+    assert axes.get_title(loc="left") == f"Simulated runs, {style.SYNTHETIC}"
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert texts == ["memory: 90.0%", r"no \$lack\$: 80.0%", "budget"]
     assert save(figure, tmp_path / "a.png").stat().st_size > 1000
-    assert score_chart({"memory": result()}).get_suptitle() == "Simulated runs"
-    assert score_chart({"memory": result(kind="live")}).get_suptitle() == ""
+    alone = score_chart({"memory": result()})
+    assert alone.get_suptitle() == "Accuracy 90.0% with 0.9 of 1.2 kg"
+    assert alone.axes[0].get_title(loc="left") == "Simulated runs"
+    assert score_chart({"memory": result(kind="live")}).axes[0].get_title(loc="left") == ""
+    equal = score_chart({"memory": result(), "no slack": result()})
+    assert equal.get_suptitle() == "memory and no slack are equal: 90.0% with 0.9 of 1.2 kg"
 
 
 def test_a_run_without_evaluations_is_no_error(tmp_path: Path) -> None:

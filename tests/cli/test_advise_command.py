@@ -32,3 +32,8 @@ def test_the_table_starts_with_the_recommended_pair_and_calls_the_error_a_rankin
     assert shown.lstrip().startswith("Recommended: ")
     assert "a ranking score and not an accuracy" in shown
     assert "synthetic" in shown
+
+
+def test_the_chart_is_drawn(tmp_path: Path) -> None:
+    advise(tmp_path, "--slack", "0,12", "--budget", "1,2", "--chart", str(tmp_path / "advice.svg"))
+    assert "are enough: error" in (tmp_path / "advice.svg").read_text(encoding="utf-8")

@@ -394,25 +394,3 @@ def test_charts_and_pdf_are_not_needed_otherwise(monkeypatch: pytest.MonkeyPatch
     fine("plan", "s.toml", "--out", ".")
     fine("train", "plan.json", "--no-baseline", "--out", "run", *QUICK)
     fine("report", "run", "--html", "x.html")
-
-
-# Speed
-
-
-@pytest.mark.parametrize(
-    ("args", "most_s"), [(("-c", "import slackwater"), 0.15), (("-m", "slackwater", "--help"), 0.3)]
-)
-def test_it_starts_fast(args: tuple[str, ...], most_s: float) -> None:
-    """Measure the processor time of a process, least of five, so that load on the machine does not count."""
-    code = (
-        "import resource, subprocess, sys\n"
-        "subprocess.run([sys.executable, *sys.argv[1:]], check=True, stdout=subprocess.DEVNULL)\n"
-        "used = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
-        "print(used.ru_utime + used.ru_stime)\n"
-    )
-
-    def seconds() -> float:
-        done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=True)
-        return float(done.stdout)
-
-    assert min(seconds() for _ in range(5)) < most_s

@@ -39,7 +39,7 @@ def scenario(tmp_path: Path) -> Path:
 
 
 def test_the_choice_is_shown_and_saved(scenario: Path, tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["plan", str(scenario), "--planner", "auto", "--out", str(tmp_path / "run")])
+    done = CliRunner().invoke(cli, ["plan", str(scenario), "--details", "--out", str(tmp_path / "run")])
     assert done.exit_code == 0, done.output
     assert "Recommended: aggregator echo (end" in done.stdout
     saved = sw.Plan.load(tmp_path / "run")
@@ -51,9 +51,9 @@ def test_the_choice_is_shown_and_saved(scenario: Path, tmp_path: Path) -> None:
 
 
 def test_json_has_it(scenario: Path) -> None:
-    done = CliRunner().invoke(cli, ["plan", str(scenario), "--planner", "auto", "--json"])
+    done = CliRunner().invoke(cli, ["plan", str(scenario), "--json"])
     assert json.loads(done.stdout)["recommended"]["aggregator"] == "echo"
-    without = CliRunner().invoke(cli, ["plan", str(scenario), "--json"])
+    without = CliRunner().invoke(cli, ["plan", str(scenario), "--paper", "--json"])
     assert "recommended" not in json.loads(without.stdout)
 
 

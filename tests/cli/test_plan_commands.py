@@ -102,8 +102,15 @@ def refused(*args: str, code: int) -> str:
 # What works
 
 
-def test_plan_shows_everything() -> None:
+def test_plan_answers_in_a_few_lines_and_hides_the_optimiser() -> None:
     shown = fine("plan", "s.toml", "--data", "data")
+    for part in ("lyon", "berlin", "Saves", "Ends", "Trains", "of 10 kg", "Chosen", "--details", "--paper"):
+        assert part in shown
+    assert "rho_H" not in shown
+
+
+def test_plan_shows_everything() -> None:
+    shown = fine("plan", "s.toml", "--data", "data", "--details")
     for part in (
         "lyon",
         "berlin",
@@ -122,14 +129,16 @@ def test_plan_shows_everything() -> None:
 
 
 def test_plan_says_whether_the_network_is_counted() -> None:
-    assert "not counted: the scenario has no model_mb" in " ".join(fine("plan", "s.toml", "--data", "data").split())
+    assert "not counted: the scenario has no model_mb" in " ".join(
+        fine("plan", "s.toml", "--data", "data", "--details").split()
+    )
     plain = json.loads(fine("plan", "s.toml", "--data", "data", "--json"))
     assert plain["network_counted"] is False
     assert plain["emissions_by_cause_kg"] == {
         "training": plain["emissions_kg"], "idle": 0.0, "server": 0.0, "network": 0.0, "evaluation": 0.0
     }  # fmt: skip
     rewrite("alpha = 0.1", "alpha = 0.1\nmodel_mb = 1000\nnetwork_kwh_per_gb = 0.1\nevaluation_share = 0.05")
-    shown = " ".join(fine("plan", "s.toml", "--data", "data").split())
+    shown = " ".join(fine("plan", "s.toml", "--data", "data", "--details").split())
     assert "of which training 3.2 kg, idle 0 kg, server 0 kg, network 0.64 kg, evaluation 0.16 kg" in shown
     assert "not counted" not in shown
     counted = json.loads(fine("plan", "s.toml", "--data", "data", "--json"))

@@ -61,7 +61,7 @@ def test_the_price_is_told_from_plan_to_report(scenario: Path) -> None:
     )
     assert (told["money"], told["currency"]) == (pytest.approx(cost), "EUR")
     assert told["problem"]["budget_money"] == 5
-    assert f"{cost:,.2f} of 5.00 EUR" in run("plan", scenario, "--out", folder / "plan")
+    assert f"{cost:,.2f} of 5.00 EUR" in run("plan", scenario, "--details", "--out", folder / "plan")
     run("train", folder / "plan", "--task", "digits", "--out", folder / "run", "--local-steps", 1)
     ours = next(path for path in (folder / "run").rglob("run.db") if "baseline" not in str(path)).parent
     assert f"electricity: {cost:,.2f} EUR" in run("status", ours)

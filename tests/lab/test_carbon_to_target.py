@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from slackwater.lab.studies import carbon_targets, carbon_to_target
-from slackwater.lab.studies.carbon_to_target import Cell, Sources, schedule
+from slackwater.lab.studies.carbon_to_target import TASKS, Sources, schedule
 from slackwater.training import tasks
+from slackwater.training.loop import Progress, train
+from slackwater.training.task import Samples
 
 
 def row(kg: float, score: float, curve: list[list[float]]) -> dict[str, object]:
@@ -31,8 +38,7 @@ def test_emissions_to_a_target_are_the_least_over_rounds_and_budgets() -> None:
 
 
 def test_it_tunes_trains_continues_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carbon_to_target, "RATES", (0.1,))
-    monkeypatch.setattr(carbon_to_target, "LOCAL_STEPS", 3)
+    monkeypatch.setitem(TASKS, "digits", replace(TASKS["digits"], rates=(0.1,), local_steps=3))
     monkeypatch.setattr(carbon_to_target, "FULL_HOURS", 6)
     results = str(tmp_path / "cells.jsonl")
     asked = ["--tasks", "digits", "--results", results]
@@ -63,7 +69,27 @@ def test_an_unknown_task_is_answered_with_the_known_ones() -> None:
     assert "There is no task 'nothing'. There are: mnist-small" in done.output
 
 
-def test_autos_schedule_is_made_without_any_data(monkeypatch: pytest.MonkeyPatch) -> None:
+# Auto's choices use nothing of the task's labels or test set
+
+
+def test_planning_loads_no_training_code() -> None:
+    code = """
+import sys
+import slackwater as sw
+zones = ["FR", "DE"]
+traces = sw.load_traces(zones=zones, start="2022-01-01T00:00Z", hours=30)
+clients = [sw.Client(name=zone, zone=zone, power_w=300) for zone in zones]
+problem = sw.Problem(clients=clients, traces=traces, rounds=3, slack=20, budget_kg=1.0)
+plan = sw.plan(problem, planner="auto")
+assert plan.matrix.any() and plan.aggregator == "echo"
+loaded = [name for name in sys.modules if name == "torch" or name.startswith("slackwater.training")]
+assert not loaded, loaded
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_schedule_is_made_from_a_name_and_never_reads_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a schedule must not read the task")
 
@@ -71,7 +97,47 @@ def test_autos_schedule_is_made_without_any_data(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(tasks, name, refuse)
     monkeypatch.setattr(Sources, "load", refuse)
     schedule.cache_clear()
-    cell = Cell(task="digits", method="auto", hours=3, lr=0.1, seed=0)
-    plan, aggregator = schedule(Sources(), cell.task, cell.method, cell.hours)
-    assert plan.matrix.any()
-    assert aggregator == plan.aggregator
+    made = [schedule(Sources(), task, "auto", 3) for task in ("digits", "mnist-skewed-small", "fashion-small")]
+    assert made[0][0].matrix.any()
+    # Other images, labels and partitions, at the same places: the same schedule and the same aggregator.
+    for plan, aggregator in made[1:]:
+        assert np.array_equal(plan.matrix, made[0][0].matrix)
+        assert aggregator == made[0][1] == plan.aggregator
+
+
+class Sealed:
+    """A data set that nobody may read."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, item: int) -> object:
+        raise AssertionError("the test set was read before the last round")
+
+
+def test_training_chooses_nothing_by_the_test_set() -> None:
+    """With other test data the rounds, their clients and the model are the same; while training, no test data is read."""
+    task = tasks.digits(seed=0)
+    other = Samples(x=torch.zeros_like(task.test.x), y=task.test.y.flip(0))
+    runs = []
+    for test in (task.test, other):
+        plan, aggregator = schedule(Sources(), "digits", "auto", 3)
+        runs.append(
+            train(plan, replace(task, test=test, client_tests=()), aggregator=aggregator, local_steps=2, seed=0)
+        )
+    rounds = [[(done.slot, done.participants) for done in run.history] for run in runs]
+    assert rounds[0] == rounds[1]
+    assert runs[0].score != runs[1].score
+    for name, values in runs[0].model.items():
+        assert torch.equal(values, runs[1].model[name])
+    read: list[int] = []
+
+    def until_the_end(done: Progress) -> None:
+        read.append(done.done.slot)
+
+    with pytest.raises(AssertionError, match="before the last round"):
+        train(
+            plan, replace(task, test=Sealed(), client_tests=()), aggregator=aggregator, local_steps=2, seed=0,
+            eval_every=1000, progress=until_the_end,
+        )  # fmt: skip
+    assert len(read) >= len(rounds[0]) - 1

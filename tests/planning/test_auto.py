@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,8 @@ def test_the_choice_is_kept_with_the_plan(made: sw.Plan, tmp_path: Path) -> None
     assert sw.Plan.load(tmp_path / "plan.json").recommended == recommended
 
 
-def test_plans_without_a_recommendation_are_as_before(tmp_path: Path) -> None:
-    plain = sw.plan(problem())
+def test_the_papers_plan_has_no_recommendation(tmp_path: Path) -> None:
+    plain = sw.plan(problem(), planner="paper")
     assert plain.recommended is None
     plain.save(tmp_path / "plan.json")
     assert "recommended" not in json.loads((tmp_path / "plan.json").read_text())
@@ -84,7 +85,45 @@ def test_a_schedule_that_ends_on_one_clients_rounds_is_worth_less() -> None:
     assert (quality.forgotten(forgets), quality.forgotten(remembers)) == (0.5, 0.0)
     same = quality.Quality(unlearned=0.1, uneven=0.0)
     ranks = [auto._Looked(plan=plan, quality=same).rank for plan in (forgets, remembers)]
-    assert ranks == [(0, pytest.approx(0.15)), (0, pytest.approx(0.1))]
+    assert ranks == pytest.approx([0.15, 0.1])
+
+
+@pytest.mark.parametrize(("slack", "most"), [(0, 16), (15, 16), (150, 160), (600, 160), (43_819, 32)])
+def test_end_times_are_all_or_dense_where_a_small_budget_is_spent(slack: int, most: int) -> None:
+    ends = auto._ends(slack, most)
+    assert ends == sorted(set(ends))
+    assert ends[0] == 0
+    assert ends[-1] == slack
+    assert len(ends) <= most or len(ends) == slack + 1
+    steps = [later / max(early, 1) for early, later in pairwise(ends) if early >= 8]
+    assert max(steps, default=1) < 2.6  # no end time is far from one that is compared
+    if slack < most:
+        assert len(ends) == slack + 1
+
+
+def test_a_long_slack_does_not_hide_the_first_days() -> None:
+    zones = ["DE", "FR", "SE-SE3"]
+    traces = sw.load_traces(zones=zones, start="2022-01-01T00:00Z", hours=8760)
+    clients = [sw.Client(name=zone, zone=zone, power_w=300) for zone in zones]
+    long = sw.Problem(clients=clients, traces=traces, rounds=4, slack=8000, budget_kg=1.0)
+    short = sw.plan(long.with_settings(slack=80))
+    found = sw.plan(long)
+    assert quality.quality(found).error < 1.3 * quality.quality(short).error
+
+
+def test_a_client_left_out_before_the_window_costs_but_does_not_forbid_a_schedule() -> None:
+    """With two-hour slots a small budget leaves some client out of every longer schedule: s = 0 was always chosen then."""
+    costs = np.full((2, 40), 0.1)
+    row = sw.Problem.from_costs(costs, rounds=1, slack=39, fine_tune=1, budget_kg=9.0)
+    both = np.zeros((2, 40), dtype=bool)
+    both[:, 30:] = True
+    one = both.copy()
+    one[1, :39] = False
+    same = quality.Quality(unlearned=0.1, uneven=0.0)
+    left_out, present = (auto._Looked(plan=plan_from_matrix(row, m, end=39), quality=same).rank for m in (one, both))
+    assert left_out == pytest.approx(present * (1 + auto.LATE_COST / 2) * 1.5)  # it is a forgotten client too
+    better = quality.Quality(unlearned=0.1 * present / left_out / 1.01, uneven=0.0)
+    assert auto._Looked(plan=plan_from_matrix(row, one, end=39), quality=better).rank < present
 
 
 def test_a_recalled_schedule_must_promise_a_fifth_less() -> None:

@@ -55,6 +55,18 @@ def test_more_budget_and_more_slack_never_hurt(problem: Problem) -> None:
     assert objectives == sorted(objectives, key=lambda value: value or 0.0)
 
 
+def test_ctrl_c_returns_the_rows_that_are_done(problem: Problem) -> None:
+    told: list[tuple[int, int]] = []
+
+    def stop_after_two(done: int, of: int) -> None:
+        told.append((done, of))
+        if done == 2:
+            raise KeyboardInterrupt
+
+    assert len(compare(problem, budgets=[0.4, 0.6, 0.8], progress=stop_after_two)) == 2
+    assert told == [(1, 3), (2, 3)]
+
+
 def test_empty_lists_are_the_problems_own_values(problem: Problem) -> None:
     (row,) = compare(problem)
     assert (row.alpha, row.slack, row.budget_kg) == (problem.alpha, 10, 0.6)

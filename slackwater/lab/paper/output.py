@@ -46,7 +46,9 @@ class Output:
             from matplotlib.text import Text
 
             if synthetic and not any(SYNTHETIC in text.get_text() for text in self.figure.findobj(Text)):
-                self.figure.suptitle(SYNTHETIC, fontsize=FONT_PT, color=WARNING, fontweight="bold")
+                self.figure.axes[0].set_title(
+                    SYNTHETIC, loc="right", fontsize=FONT_PT, color=WARNING, fontweight="bold"
+                )
             files += [save(self.figure, folder / f"{self.name}{suffix}") for suffix in PICTURES]
         return files
 

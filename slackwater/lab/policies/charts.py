@@ -1,10 +1,10 @@
-"""Comparison of methods: a terminal table, and a chart of accuracy by kg with one line per method."""
+"""Comparison of methods: a terminal table, and a chart that ranks them by accuracy."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from slackwater.charts import style
-from slackwater.charts.result_charts import title_kinds
-from slackwater.charts.style import new_figure, tidy
+from slackwater.charts.result_charts import kinds_label
+from slackwater.charts.style import headline, new_figure, tidy
 from slackwater.lab.policies.comparison import KIND, Line
 from slackwater.ledger.schema import KINDS
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _OURS = "ours"
-_DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)))
-_SMALL_PT = 6.5
 _PERFECT = 100.3
 """End of the accuracy scale, with room for 100 %."""
 _TICKS = (10.0, 30.0, 50.0, 70.0, 80.0, 90.0, 95.0, 97.0, 98.0, 99.0, 99.5, 100.0)
@@ -73,76 +71,68 @@ def _number(value: float, form: str, before: str = "") -> str:
     return ("" if before else "-") if math.isnan(value) else f"{before}{value:{form}}"
 
 
-def chart(table: Sequence[Line], curves: Mapping[str, Sequence[Sequence[float]]], *, synthetic: bool = False) -> Figure:
-    """Draw accuracy by kg spent, one line per method, with the deviation over seeds; ours is thicker and on top.
+def chart(table: Sequence[Line], *, synthetic: bool = False) -> Figure:
+    """Draw the methods ranked by accuracy, the best at the top: a dot for each budget with its deviation over seeds.
 
-    With several budgets a point is a budget. With one budget, it draws `curves`: method -> [hours, kg, accuracy].
+    Methods are ranked by their mean over the budgets, where a missing one counts as 0; ours are bold.
     """
-    budgets = sorted({line.budget_kg for line in table})
-    best = {line.method: line.accuracy for line in sorted(table, key=lambda line: line.budget_kg) if line.seeds}
-    methods = sorted(best, key=lambda method: -best[method])  # by the largest budget of each method
-    figure = new_figure(style.COLUMN_IN, 2.6 + 0.13 * math.ceil(len(methods) / 2))
+    trained = sorted((line for line in table if line.seeds), key=lambda line: line.budget_kg)
+    budgets = sorted({line.budget_kg for line in trained})
+    total: dict[str, float] = {}
+    for line in trained:
+        total[line.method] = total.get(line.method, 0.0) + line.accuracy
+    methods = sorted(total, key=lambda method: -total[method])
+    figure = new_figure(0.8 * style.TEXT_IN, 1.5 + 0.19 * len(methods))
     axes = figure.subplots()
-    others = [method for method in methods if not method.startswith(_OURS)]
-    ours = [method for method in methods if method.startswith(_OURS)]
-    for method in methods:
-        own = method in ours
-        number = ours.index(method) if own else others.index(method)
-        look: dict[str, Any] = {
-            "color": style.INK if own else style.SERIES[number % (len(style.SERIES) - 1)],
-            "linestyle": _DASHES[(number if own else number // (len(style.SERIES) - 1)) % len(_DASHES)],
-            "marker": style.MARKERS[number % len(style.MARKERS)],
-            "linewidth": 1.8 if own else 0.9,
-            "markersize": 3.5 if own else 3.0,
-            "zorder": 4 if own else 3,
-            "label": method.replace("$", r"\$"),
-        }
-        if len(budgets) > 1:
-            points = sorted((line for line in table if line.method == method and line.seeds), key=lambda p: p.budget_kg)
-            kg = [p.budget_kg if math.isnan(p.kg) else p.kg for p in points]
-            above = [100 * min(p.accuracy_sd, 1 - p.accuracy) for p in points]  # accuracy ends at 100 %
-            spread = [[100 * p.accuracy_sd for p in points], above]
-            axes.errorbar(kg, [100 * p.accuracy for p in points], yerr=spread, elinewidth=0.5, capsize=1.2, **look)
-        else:
-            way = curves.get(method, ())
-            every = 0.2 if len(way) > 1 else None  # spacing along the line; a single point has no length
-            axes.plot([kg for _, kg, _ in way], [100 * accuracy for *_, accuracy in way], markevery=every, **look)
-    _scales(axes, budgets)
+    for number, budget in enumerate(budgets):
+        here = [line for line in trained if line.budget_kg == budget]
+        above = [100 * min(line.accuracy_sd, 1 - line.accuracy) for line in here]  # accuracy ends at 100 %
+        axes.errorbar(
+            [100 * line.accuracy for line in here], [methods.index(line.method) for line in here],
+            xerr=[[100 * line.accuracy_sd for line in here], above], linestyle="", elinewidth=0.7,
+            marker=style.MARKERS[number % len(style.MARKERS)], markersize=4.5, color=style.SERIES[number % len(style.SERIES)],
+            label=f"{budget:.3g} kg", zorder=3,
+        )  # fmt: skip
+    axes.set_yticks(range(len(methods)), methods, parse_math=False)
+    axes.set_ylim(len(methods) - 0.5, -0.5)
+    tidy(axes, frame=("bottom",), grid="both", xlabel="test accuracy, %: mean and deviation over seeds")
+    axes.tick_params(axis="y", length=0)
+    for label in axes.get_yticklabels():
+        label.set_fontweight("bold" if label.get_text().startswith(_OURS) else "normal")
     _by_error(axes)
     figure.legend(
-        loc="outside lower center", ncols=3, frameon=False, fontsize=_SMALL_PT, handlelength=2.2, columnspacing=1.0
+        loc="outside lower center", ncols=6, frameon=False, fontsize=style.FONT_PT, title_fontsize=style.FONT_PT
     )
-    title_kinds(figure, [KIND], synthetic=synthetic)
+    headline(figure, _best(trained), warning=kinds_label([KIND], synthetic=synthetic))
     return figure
 
 
-def _scales(axes: Axes, budgets: Sequence[float]) -> None:
-    """Set the axes. Several budgets are ticks on a logarithmic scale."""
-    if len(budgets) > 1:
-        axes.set_xscale("log")
-        axes.set_xticks(budgets, [f"{budget:.3g}" for budget in budgets])
-        axes.minorticks_off()
-    axes.set_xlabel("kg CO$_2$e spent", fontsize=style.FONT_PT)
-    axes.set_ylabel("test accuracy, %", fontsize=style.FONT_PT)
-    axes.grid(color=style.RULE, linewidth=0.5)
-    axes.set_axisbelow(True)
-    tidy(axes)
+def _best(trained: Sequence[Line]) -> str:
+    """Return the most accurate method of each budget."""
+    best: dict[str, list[str]] = {}
+    for budget in sorted({line.budget_kg for line in trained}):
+        first = max((line for line in trained if line.budget_kg == budget), key=lambda line: line.accuracy)
+        best.setdefault(first.method, []).append(f"{budget:.3g} kg ({100 * first.accuracy:.1f} %)")
+    if not best:
+        return "No method has a schedule"
+    won = (f"{method} at {' and '.join(budgets)}" for method, budgets in best.items())
+    return f"Most accurate: {', '.join(won)}".replace("$", r"\$")
 
 
 def _by_error(axes: Axes) -> None:
     """Scale accuracy by the logarithm of the error: 97 and 98 % stay apart, and a collapsed method is still visible."""
 
-    def height(accuracy: NDArray[np.float64]) -> NDArray[np.float64]:
+    def place(accuracy: NDArray[np.float64]) -> NDArray[np.float64]:
         return -np.log(np.maximum(_PERFECT - accuracy, 1e-3))
 
-    def accuracy(height: NDArray[np.float64]) -> NDArray[np.float64]:
-        return _PERFECT - np.exp(-height)
+    def accuracy(place: NDArray[np.float64]) -> NDArray[np.float64]:
+        return _PERFECT - np.exp(-place)
 
-    least, most = (float(value) for value in axes.dataLim.intervaly)
+    least, most = (float(value) for value in axes.dataLim.intervalx)
     low, high = max(0.0, least - 0.1 * (_PERFECT - least)), min(100.1, most + 0.25 * (_PERFECT - most))
-    axes.set_yscale("function", functions=(height, accuracy))
-    axes.set_ylim(low, high)
+    axes.set_xscale("function", functions=(place, accuracy))
+    axes.set_xlim(low, high)
     shown = [tick for tick in _TICKS if low <= tick <= high]
     if len(shown) > 1:
-        axes.set_yticks(shown, [f"{tick:g}" for tick in shown])
+        axes.set_xticks(shown, [f"{tick:g}" for tick in shown])
     axes.minorticks_off()

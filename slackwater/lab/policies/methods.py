@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater.charts import notebook, style
-from slackwater.charts.result_charts import title_kinds
-from slackwater.charts.style import new_figure, tidy
+from slackwater.charts.result_charts import kinds_label
+from slackwater.charts.style import headline, new_figure, tidy
 from slackwater.errors import InfeasibleError, ScenarioError
 from slackwater.lab.policies.policy import Policy
 from slackwater.lab.policies.registry import PLANNED, POLICIES, check_method, split_method
@@ -168,8 +168,17 @@ class MethodComparison:
         right.axvline(self.budget_kg, color=style.MUTED, linestyle=":", linewidth=1.0)
         tidy(left, grid="x", xlabel=self.metric.axis)
         tidy(right, grid="x", xlabel="kg CO$_2$e (dotted: budget)")
-        title_kinds(figure, ["simulated"], synthetic=self.synthetic)
+        headline(figure, self._finding(), warning=kinds_label(["simulated"], synthetic=self.synthetic))
         return notebook.displayed(figure)
+
+    def _finding(self) -> str:
+        """Return which method has the best mean score."""
+        means = {name: float(np.mean(list(scores.values()))) for name in self.methods if (scores := self.scores(name))}
+        if not means:
+            return "No method ran"
+        best = min(means, key=lambda name: self.metric.rank(means[name]))
+        shown = style.shortened(best, 30).replace("$", r"\$")
+        return f"{shown} has the best mean: {self._mean(best)} at {self.budget_kg:g} kg"
 
     def _mean(self, method: str) -> str:
         scores = list(self.scores(method).values())

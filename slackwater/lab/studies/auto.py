@@ -1,4 +1,4 @@
-"""Measure accuracy per kilogram of rules and schedules on a small network, for `plan --planner auto` (docs/research/auto.md).
+"""Measure accuracy per kilogram of rules and schedules on a small network, for the planner `auto` (docs/research/auto.md).
 
     python -m slackwater.lab auto run [SET ..] --data ../shared/data/ci_paper7 --task-data ../shared/data/mnist
     python -m slackwater.lab auto table [TABLE ..] --data ../shared/data/ci_paper7

@@ -1,4 +1,4 @@
-"""Training runs of the study of `plan --planner auto` on a small network: what identifies one, and which ones are trained."""
+"""Training runs of the study of the planner `auto` on a small network: what identifies one, and which ones are trained."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Batches:
 
 
 def auto_cell(maker: Maker, cell: Cell) -> Cell:
-    """Return the cell that `plan --planner auto` chooses for the budget, task and start of this one."""
+    """Return the cell that the planner `auto` chooses for the budget, task and start of this one."""
     recommended = sw.plan(maker.problem(cell), planner="auto").recommended
     assert recommended is not None
     return replace(cell, rule=recommended.aggregator, **recommended.settings)
@@ -297,7 +297,7 @@ def held_out_set() -> list[Cell]:
 
 
 def auto_set(maker: Maker) -> list[Cell]:
-    """Return what `plan --planner auto` chooses in every setting, with its aggregator and those nearest to it."""
+    """Return what the planner `auto` chooses in every setting, with its aggregator and those nearest to it."""
     chosen = [
         auto_cell(maker, Cell(hours=T, **setting))
         for setting in ({}, *HELD_OUT.values())

@@ -1,4 +1,4 @@
-"""Confirm the choice of `plan --planner auto` with the paper's CNN, compared with the paper's method where it was trained.
+"""Confirm the choice of the planner `auto` with the paper's CNN, compared with the paper's method where it was trained.
 
 python -m slackwater.lab auto-cnn --data ../shared/data/ci_paper7 --task-data ../shared/data/mnist
 python -m slackwater.lab auto-cnn --data ../shared/data/ci_paper7 --show

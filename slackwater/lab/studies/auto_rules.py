@@ -1,4 +1,4 @@
-"""Aggregation rules tested for `slackwater plan --planner auto`; the useful ones are in slackwater.training.aggregators.
+"""Aggregation rules tested for the planner `auto`; the useful ones are in slackwater.training.aggregators.
 
 A candidate has a name like `memory:0.9+slots+step=1.5`: a rule with its number, then its changes.
 """

@@ -1,22 +1,28 @@
 """Compare the predicted remaining error with measured accuracy, and fit the map that `advise` uses.
 
     python -m slackwater.lab calibration run --data ../shared/data/ci_paper7 --task-data ../shared/data/mnist
-    python -m slackwater.lab calibration table --data ../shared/data/ci_paper7
+    python -m slackwater.lab calibration points --data ../shared/data/ci_paper7
+    python -m slackwater.lab calibration table
+    python -m slackwater.lab calibration chart
 
 The measured value of a schedule is the share of full training that is missing: (full - accuracy) / (full - chance). Full
-training is 50 rounds of all clients with FedAvg, chance is 10 %. The map is fitted on MNIST with the small network only.
+training is 50 rounds of all clients with FedAvg, chance is 10 %. The map is fitted on MNIST with the small network only. `points`
+plans every schedule again and stores its two figures, from which table and chart are made.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
 import numpy as np
 
+from slackwater.atomic import write_whole
+from slackwater.charts import style
 from slackwater.errors import InfeasibleError
 from slackwater.lab.store import RESULTS, sweep
 from slackwater.lab.store import Store as AnyStore
@@ -67,6 +73,15 @@ stores_option = click.option(
 )
 
 
+points_option = click.option(
+    "--points",
+    "stored",
+    type=click.Path(path_type=Path),
+    default=RESULTS / "calibration_points.jsonl",
+    help="Predicted and measured share of every schedule.",
+)
+
+
 @main.command()
 @data_option
 @click.option("--task-data", default=None, help="Folder of MNIST.")
@@ -98,13 +113,38 @@ def extra_cells() -> list[Cell]:
     return [*plain(task="digits"), *digits, *plain(beta=0.1)]
 
 
-@main.command()
+@main.command("points")
 @data_option
 @stores_option
-def table(data: str, results: Path) -> None:
+@points_option
+def points_command(data: str, results: Path, stored: Path) -> None:
+    """Predict the error of every stored schedule, and store it beside the measured one."""
+    found = points(data, results)
+    write_whole(stored, "".join(json.dumps(asdict(point)) + "\n" for point in found))
+    click.echo(f"wrote {len(found)} points to {stored}")
+
+
+@main.command()
+@points_option
+def table(stored: Path) -> None:
     """Show the fit, and rank correlation and calibration by task."""
-    for text in report(points(data, results)):
+    for text in report(load(stored)):
         click.echo(text)
+
+
+@main.command()
+@points_option
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("docs/research/images/calibration.png"), show_default=True
+)
+def chart(stored: Path, out: Path) -> None:
+    """Draw measured against predicted share, with the fit and its band."""
+    click.echo(f"wrote {draw(load(stored), out)}")
+
+
+def load(stored: Path) -> list[Point]:
+    """Return the stored points."""
+    return [Point(**json.loads(text)) for text in stored.read_text(encoding="utf-8").splitlines()]
 
 
 def points(data: str, results: Path, stored: Path = RESULTS / "auto.jsonl") -> list[Point]:
@@ -174,6 +214,36 @@ def band(found: Sequence[Point], a: float, b: float) -> tuple[float, float]:
     apart = [point.measured - calibrated(point.predicted, a, b) for point in found if point.task != FITTED]
     low, high = np.quantile(apart, _BAND)
     return float(low), float(high)
+
+
+def draw(found: Sequence[Point], out: Path) -> Path:
+    """Draw a panel for the task of the fit and one for the others."""
+    a, b = fit([point for point in found if point.task == FITTED])
+    low, high = band(found, a, b)
+    figure = style.new_figure(style.TEXT_IN, 3.0)
+    way = np.geomspace(_LEAST, 1.0, 200)
+    line_of = a * way**b
+    panels = ((FITTED,), tuple(task for task in SETTINGS if task != FITTED))
+    for axes, tasks in zip(figure.subplots(1, 2, sharex=True, sharey=True), panels, strict=True):
+        axes.fill_between(
+            way, line_of + low, line_of + high, color=style.MUTED, alpha=0.2, linewidth=0, label="80 % band"
+        )
+        axes.plot(way, line_of, color=style.INK, linewidth=1.0, label="fit")
+        for number, task in enumerate(tasks):
+            here = [point for point in found if point.task == task]
+            if not here:
+                continue
+            axes.plot(
+                [max(point.predicted, _LEAST) for point in here], [point.measured for point in here], linestyle="",
+                marker=style.MARKERS[number % len(style.MARKERS)], markersize=3.5, color=style.SERIES[number],
+                alpha=0.7, label=f"{task} ({len(here)})",
+            )  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_title("Fitted" if tasks == (FITTED,) else "Not fitted", fontsize=style.TITLE_PT)
+        style.tidy(axes, grid="y", xlabel="predicted share missing", ylabel="measured share missing")
+        axes.legend(frameon=False, loc="upper left", fontsize=style.FONT_PT)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    return style.save(figure, out)
 
 
 def report(found: Sequence[Point]) -> Iterator[str]:

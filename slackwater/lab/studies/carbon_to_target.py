@@ -23,6 +23,7 @@ import torch
 
 import slackwater as sw
 from slackwater.cli.options import ListOf, seeds_option
+from slackwater.intensity.traces import Factor
 from slackwater.lab import policies
 from slackwater.lab.paper.setting import FULL_HOURS, POWER_W, SLACK, START, ZONES
 from slackwater.lab.policies.registry import PLANNED
@@ -32,10 +33,9 @@ from slackwater.lab.studies.auto_trainer import small_task
 from slackwater.planning.problem import Problem
 from slackwater.planning.schedule import no_slack_plan
 from slackwater.training.loop import Result, train
+from slackwater.training.site_tasks import DIALYSIS_CENTRES, DIALYSIS_ZONE, FLIGHT_ORIGINS, RANDHIE_SITES
 from slackwater.training.task import Task
 
-LOCAL_STEPS, BATCH = 30, 128
-RATES = (0.0316, 0.1, 0.316)
 BUDGETS = (3, 5, 10, 20)
 """T: a budget is what all clients emit in the first T hours."""
 TUNING_BUDGET, TUNING_SEED = 5, 100
@@ -61,8 +61,16 @@ class Setting:
     beta: float = 0.5
     small: bool = False
     """Images averaged to 14 x 14 and one hidden layer of 64 units, instead of the task's own model."""
+    model: str | None = None
+    """None: the task's own."""
     zones: tuple[str, ...] = ZONES
     """Zone of each client."""
+    factor: Factor = "direct"
+    """Of the intensity: zones in the Americas publish it for the whole life cycle only."""
+    local_steps: int = 30
+    batch_size: int = 128
+    rates: tuple[float, ...] = (0.0316, 0.1, 0.316)
+    """Learning rates that are tried for every method."""
     eval_every: int = 1
 
 
@@ -71,9 +79,26 @@ TASKS = {
     "fashion-small": Setting(title="Fashion-MNIST 14 x 14", task="fashion_mnist", small=True),
     "mnist-skewed-small": Setting(title="MNIST 14 x 14, beta 0.1", task="mnist", beta=0.1, small=True),
     "digits": Setting(title="Digits 8 x 8", task="digits"),
+    "randhie": Setting(
+        title="RandHIE, six sites", task="randhie", zones=tuple(RANDHIE_SITES.values()), factor="lifecycle"
+    ),
+    "dialysis": Setting(
+        title="Dialysis, 67 clinics", task="dialysis", zones=(DIALYSIS_ZONE,) * DIALYSIS_CENTRES, factor="lifecycle",
+        local_steps=5, batch_size=32, eval_every=2,
+    ),
+    "flights": Setting(
+        title="Flights, 54 airports", task="flights", zones=tuple(FLIGHT_ORIGINS.values()), factor="lifecycle",
+        local_steps=10, eval_every=2,
+    ),
+    "shakespeare": Setting(
+        title="Shakespeare", task="shakespeare", batch_size=16, rates=(0.316, 1.0, 3.16), eval_every=2
+    ),
     "mnist": Setting(title="MNIST, the paper's CNN", task="mnist", eval_every=2),
-}
-"""In the order in which they are trained."""
+    "fashion": Setting(title="Fashion-MNIST, the paper's CNN", task="fashion_mnist", eval_every=2),
+    "mnist-skewed": Setting(title="MNIST, the paper's CNN, beta 0.1", task="mnist", beta=0.1, eval_every=2),
+    "cifar10": Setting(title="CIFAR-10, a ResNet", task="cifar10", model="resnet", eval_every=2),
+}  # fmt: skip
+"""In the order in which they are trained. The CNN and the ResNet cost hours on a processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +127,7 @@ class Sources:
     def problem(self, task: str, hours: int) -> Problem:
         """Return the task's fleet, 300 W each, with the budget of T hours and 150 hours of slack."""
         zones = TASKS[task].zones
-        traces = sw.load_traces(
-            self.data, zones=list(dict.fromkeys(zones)), start=START, hours=SLACK + FULL_HOURS, factor="direct"
-        )
+        traces = _traces(self.data, tuple(dict.fromkeys(zones)), TASKS[task].factor)
         row = {zone: number for number, zone in enumerate(traces.zones)}
         everybody = float(sum(np.sum(traces.intensity[row[zone], :hours]) for zone in zones)) * POWER_W / 1000
         clients = [
@@ -122,8 +145,15 @@ class Sources:
         if setting.small:
             return small_task(setting.task, data, setting.beta, seed, len(setting.zones))
         takes = sw.tasks.option_names(setting.task)
-        options = {"data": data, "beta": setting.beta, "seed": seed, "clients": len(setting.zones)}
+        options = {
+            "data": data, "beta": setting.beta, "seed": seed, "clients": len(setting.zones), "model": setting.model
+        }  # fmt: skip
         return sw.tasks.make(setting.task, **{k: v for k, v in options.items() if k in takes and v is not None})
+
+
+@cache
+def _traces(data: str, zones: tuple[str, ...], factor: Factor) -> sw.Traces:
+    return sw.load_traces(data, zones=list(zones), start=START, hours=SLACK + FULL_HOURS, factor=factor)
 
 
 @cache
@@ -149,7 +179,7 @@ def measure(cell: Cell, sources: Sources) -> Row:
 def _train(cell: Cell, sources: Sources) -> Result:
     setting, task = TASKS[cell.task], sources.load(cell.task, cell.seed)
     how: dict[str, Any] = {
-        "local_steps": LOCAL_STEPS, "batch_size": BATCH, "lr": cell.lr, "seed": cell.seed,
+        "local_steps": setting.local_steps, "batch_size": setting.batch_size, "lr": cell.lr, "seed": cell.seed,
         "eval_every": setting.eval_every, "training_loss": False, "threads": 1,
         "precision": "fp32" if setting.small else "auto",
     }  # fmt: skip
@@ -177,9 +207,9 @@ def _measured(result: Result, problem: Problem) -> Row:
 
 def tuning_cells(task: str, methods: Iterable[str], *, hours: int = TUNING_BUDGET) -> list[Cell]:
     """Return the cells that choose a method's learning rate and setting, on a seed that no result uses."""
-    tried = [spec for method in methods for spec in METHODS[method]]
-    found = [Cell(task=task, method=spec, hours=hours, lr=lr, seed=TUNING_SEED) for spec in tried for lr in RATES]
-    return found + [Cell(task=task, method=FULL, hours=FULL_HOURS, lr=lr, seed=TUNING_SEED) for lr in RATES]
+    tried, rates = [spec for method in methods for spec in METHODS[method]], TASKS[task].rates
+    found = [Cell(task=task, method=spec, hours=hours, lr=lr, seed=TUNING_SEED) for spec in tried for lr in rates]
+    return found + [Cell(task=task, method=FULL, hours=FULL_HOURS, lr=lr, seed=TUNING_SEED) for lr in rates]
 
 
 def chosen(store: AnyStore, task: str, method: str) -> Cell | None:
@@ -188,7 +218,7 @@ def chosen(store: AnyStore, task: str, method: str) -> Cell | None:
     specs = (FULL,) if method == FULL else METHODS[method]
     mine = [cell for cell in kept if cell.method in specs]
     scored = [(row["score"], cell) for cell in mine if (row := store.get(cell)) and row["status"] == TRAINED]
-    if len(mine) < len(specs) * len(RATES) or not scored:
+    if len(mine) < len(specs) * len(TASKS[task].rates) or not scored:
         return None
     return max(scored, key=lambda one: one[0])[1]
 
