@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import subprocess
 import sys
@@ -163,6 +164,14 @@ def test_a_replanned_live_run_shows_the_numbers_of_the_ledger(serve: Serve, page
     assert state["spent_kg"] == spent == pytest.approx(sums[-1])
     assert "Re-planned: due." in page.text_content("#log")
     assert page.locator("#log li").count() == len(events) + len(by_slot) + 1
+    with page.expect_download() as download:
+        page.click("#accuracy-export button:has-text('CSV')")
+    rows = list(csv.DictReader(download.value.path().read_text().splitlines()))
+    assert [float(row["kg_settled"]) for row in rows] == pytest.approx(sums)
+    with page.expect_download() as download:
+        page.click("#realised-export button:has-text('CSV')")
+    states = [row["state"] for row in csv.DictReader(download.value.path().read_text().splitlines())]
+    assert sorted(states) == ["pending", "pending", "superseded", "trained", "trained", "trained", "trained"]
     page.select_option("#run-axis", "time")
     assert "time, UTC" in page.locator("#accuracy svg").get_attribute("aria-label")
     assert "no slack (planned)" in page.locator("#burn svg").get_attribute("aria-label")
