@@ -50,9 +50,13 @@ def names_data(changes: str) -> bool:
 
 
 def with_settings(text: str, settings: Mapping[str, Any]) -> str:
-    """Return a scenario file with settings of the sliders; slack replaces a deadline."""
-    wanted = {key: value for key, value in settings.items() if value is not None}
-    return edited_text(text, ScenarioEdit(settings=wanted | ({"deadline": None} if "slack" in wanted else {})))
+    """Return a scenario file with settings of the sliders; slack replaces a deadline, and a budget another goal."""
+    wanted = dict(settings)
+    if "slack" in wanted:
+        wanted["deadline"] = None
+    if "budget_kg" in wanted:
+        wanted |= dict.fromkeys(("goal", "rounds_each", "rounds_total", "enough_share"))
+    return edited_text(text, ScenarioEdit(settings=wanted))
 
 
 def edit_answer(path: Path, *, given_data: str | None, writable: bool) -> dict[str, Any]:

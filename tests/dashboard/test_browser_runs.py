@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import subprocess
 import sys
@@ -163,6 +164,14 @@ def test_a_replanned_live_run_shows_the_numbers_of_the_ledger(serve: Serve, page
     assert state["spent_kg"] == spent == pytest.approx(sums[-1])
     assert "Re-planned: due." in page.text_content("#log")
     assert page.locator("#log li").count() == len(events) + len(by_slot) + 1
+    with page.expect_download() as download:
+        page.click("#accuracy-export button:has-text('CSV')")
+    rows = list(csv.DictReader(download.value.path().read_text().splitlines()))
+    assert [float(row["kg_settled"]) for row in rows] == pytest.approx(sums)
+    with page.expect_download() as download:
+        page.click("#realised-export button:has-text('CSV')")
+    states = [row["state"] for row in csv.DictReader(download.value.path().read_text().splitlines())]
+    assert sorted(states) == ["pending", "pending", "superseded", "trained", "trained", "trained", "trained"]
     page.select_option("#run-axis", "time")
     assert "time, UTC" in page.locator("#accuracy svg").get_attribute("aria-label")
     assert "no slack (planned)" in page.locator("#burn svg").get_attribute("aria-label")
@@ -244,6 +253,9 @@ def test_a_wrong_edit_is_a_sentence_and_changes_nothing(serve: Serve, page_of: O
         assert tells in page.text_content("#edit-status")
         assert "~" not in page.evaluate("decodeURIComponent(location.hash)")
     assert page.text_content("#totals") == shown
+    page.evaluate("document.dispatchEvent(new CustomEvent('slackwater:add-site', { detail: { zone: 'NL' } }))")
+    assert page.input_value("#edit-zone") == "NL"  # as the map offers it
+    assert page.text_content("#edit-apply") == "Add"
 
 
 def test_a_token_a_saved_scenario_and_a_run_started_from_the_page(serve: Serve, browser: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import os
@@ -278,3 +279,110 @@ def test_a_defect_is_a_sentence(serve: Serve, tmp_path: Path, caplog: pytest.Log
     assert status == 500
     assert "defect" in content["error"]
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_files_and_answers_are_packed_and_not_sent_twice(serve: Serve, tmp_path: Path) -> None:
+    server = serve(scenario(tmp_path))
+    for path in ("/", "/app.js", "/vendor/uplot.js", f"/api/problem?source={_id(server, 'scenario')}"):
+        status, plain, headers = _get(server, path)
+        assert status == 200
+        assert "Content-Encoding" not in headers
+        assert (headers["Cache-Control"], headers["Vary"]) == ("private, no-cache", "Accept-Encoding")
+        status, packed, again = _get(server, path, {"Accept-Encoding": "br, gzip;q=0.8"})
+        assert again["Content-Encoding"] == "gzip"
+        assert len(packed) < 0.6 * len(plain)
+        assert gzip.decompress(packed) == plain
+        assert again["ETag"] == headers["ETag"]
+        for tag in (headers["ETag"], f'"other", {headers["ETag"]}'):
+            status, content, same = _get(server, path, {"If-None-Match": tag, "Accept-Encoding": "gzip"})
+            assert (status, content) == (304, b"")
+            assert same["ETag"] == headers["ETag"]
+            assert "Content-Length" not in same
+        assert _get(server, path, {"If-None-Match": 'W/"0"'})[0] == 200
+        assert "Content-Encoding" not in _get(server, path, {"Accept-Encoding": "gzip;q=0, br"})[2]
+    tags = {_get(server, path)[2]["ETag"] for path in server.files}
+    assert len(tags) == len(server.files)
+    for path in ("/nothing", "/api/problem?source=x"):
+        assert _get(server, path)[2]["Cache-Control"] == "no-store"
+
+
+def test_the_whole_page_is_small(serve: Serve, tmp_path: Path) -> None:
+    server = serve(scenario(tmp_path))
+    assert sum(len(one.packed or one.plain) for one in server.files.values()) < 130_000
+
+
+def test_a_browser_without_the_token_gets_a_form(serve: Serve, tmp_path: Path) -> None:
+    server = serve(scenario(tmp_path), token="s3cret")
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    for path, tells in (
+        ("/", b"asks for its token"),
+        ("/?token=", b"asks for its token"),
+        ("/?token=<b>", b"not the token"),
+    ):
+        status, content, headers = _get(server, path, browser)
+        assert status == 401
+        assert headers["Content-Type"].startswith("text/html")
+        assert tells in content
+        assert b'action="./"' in content
+        assert b"<b>" not in content
+        assert b"s3cret" not in content
+        assert b"<script" not in content
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["Cache-Control"] == "no-store"
+    for path in ("/app.js", "/api/sources", "/api/run?run=x", "/style.css"):
+        status, content, headers = _get(server, path, browser)
+        assert status == 401
+        assert "token" in json.loads(content)["error"]
+    cookie = _get(server, "/?token=s3cret", browser)[2]["Set-Cookie"]
+    assert "Path" not in cookie  # the browser takes the folder of the page's own address, below a prefix too
+
+
+def test_a_finished_run_ends_its_stream(serve: Serve, tmp_path: Path) -> None:
+    plan = small_plan()
+    with start_run(tmp_path / "run", plan) as run:
+        do_rounds(run, plan, 0, 1000)
+        run.set_status("done")
+    server = serve(tmp_path)
+    status, content, headers = _get(server, f"/api/events?run={_id(server, 'run')}")
+    assert status == 200
+    assert headers["X-Accel-Buffering"] == "no"
+    assert content.count(b"event: state") == 1
+    assert server.streams.open_count() == 0
+
+
+def test_a_browser_with_many_pages_keeps_few_streams_and_misses_no_round(serve: Serve, tmp_path: Path) -> None:
+    plan = small_plan()
+    with start_run(tmp_path / "run", plan) as run:
+        do_rounds(run, plan, 0, 2)
+        server = serve(tmp_path)
+        path = f"/api/events?run={_id(server, 'run')}"
+        held = []
+        for _ in range(events.STREAMS_EACH):
+            one = socket.create_connection(("127.0.0.1", server.port))
+            one.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode())
+            assert one.recv(1)
+            held.append(one)
+
+        def ask(last: str = "") -> tuple[str, dict[str, Any]]:
+            """A page too many: its stream ends by itself."""
+            content = _get(server, path, {"Last-Event-ID": last})[1].decode()
+            assert f"retry: {events.AGAIN_MS}" in content
+            lines = dict(line.split(": ", 1) for line in content.splitlines() if ": " in line)
+            return lines["id"], json.loads(lines["data"])
+
+        number, state = ask()
+        assert (state["since"], len(state["rounds"])) == (0, 2)
+        do_rounds(run, plan, 2, 1)
+        later, state = ask(number)
+        assert (state["since"], [one["number"] for one in state["rounds"]]) == (2, [2])
+        for other in ("elsewhere-2", "-", "x", later.partition("-")[0]):  # after a restart of the server all are sent
+            _, state = ask(other)
+            assert (state["since"], len(state["rounds"])) == (0, 3)
+        for one in held:
+            one.close()
+        deadline = time.monotonic() + 20
+        while server.streams.open_count() and time.monotonic() < deadline:  # a closed page is noticed without a write
+            time.sleep(0.05)
+        assert server.streams.open_count() == 0

@@ -136,10 +136,19 @@ export class EditPanel {
     });
   }
 
+  /** Do one thing at a time, and say how it went. */
   async act(work) {
-    const say = (text, kind = "") => { $("edit-status").textContent = text; $("edit-status").className = `status ${kind}`; };
+    const say = (text, kind = "") => { $("edit-status").textContent = text; $("edit-status").className = `status ${kind}`; }, focused = document.activeElement, body = $("edit-body");
     say("Working …", "waiting");
-    try { say(await work()); } catch (error) { say(error.message, "infeasible"); if (this.file) { $("edit-data").value = this.changes.data ?? ""; $("edit-factor").value = this.changes.factor ?? this.file.factor; } }
+    body.inert = true;
+    let told;
+    try { told = [await work()]; } catch (error) {
+      told = [error.message, "infeasible"];
+      if (this.file?.file) { $("edit-data").value = this.changes.data ?? ""; $("edit-factor").value = this.changes.factor ?? this.file.factor; }
+    }
+    body.inert = false;
+    if (document.activeElement === document.body) focused?.focus();
+    say(...told);
   }
 
   /** List the started runs, until all have ended. */

@@ -432,6 +432,7 @@ export class PlanView {
 
   /** Return slots, kg and mean intensity while it trains, of a client or a zone. */
   columns(row) {
+    if (!this.plan) return ["", "", ""]; // while another source opens
     const { plan } = this, { slots, kg, g_per_kwh } = row < 0 ? this.sums(~row) : { slots: plan.client_slots[row], kg: plan.client_kg[row], g_per_kwh: plan.client_g_per_kwh[row] };
     return [slots.toLocaleString("en"), kilograms(Number(kg.toPrecision(3))), g_per_kwh == null ? "–" : String(Math.round(g_per_kwh))];
   }

@@ -1,5 +1,6 @@
 // The Run view: follows a run; the server sends an event for every change.
 import { $, ask, el, figure, fill, kilograms, legend, local, metricName, onTheme, percent, printable, scored, scoreTick, showTrouble, slotTime, unpacked } from "./base.js";
+import { exports } from "./export.js";
 import { Grid, gridColours, gridShades } from "./grid.js";
 import { lineChart } from "./chart.js";
 
@@ -36,6 +37,8 @@ export class RunView {
     let wished = null;
     try { wished = localStorage.getItem("slackwater-notify"); } catch { /* private windows have no storage */ }
     this.notifying(wished === "yes" && window.Notification?.permission === "granted");
+    for (const id of ["accuracy", "loss", "burn"]) exports($(`${id}-export`), id, { picture: () => $(id).querySelector("svg"), rows: () => this.table() });
+    exports($("realised-export"), "realised", { picture: () => this.grid.picture(), rows: () => this.schedule() });
     setInterval(() => this.countdown(), 1000);
     legend($("run-legend"), [["trains", "trained as planned"], ["pending", "planned, not reached yet"], ["missed", "planned, did not train"], ["extra", "trained, not planned"], ["superseded", "only in the first plan"], ["scale", "neither; more orange: higher intensity"]]);
   }
@@ -74,7 +77,7 @@ export class RunView {
   }
 
   shown(yes) {
-    for (const id of ["run-tiles", "run-cards", "realised-title", "run-legend", "realised", "run-progress", "run-report"]) $(id).hidden = !yes;
+    for (const id of ["run-tiles", "run-cards", "realised-title", "run-legend", "realised-export", "realised", "run-progress", "run-report"]) $(id).hidden = !yes;
   }
 
   /** Follow the run, unless the tab is hidden: a browser allows only six connections to a server. */
@@ -277,6 +280,19 @@ export class RunView {
       skyline: (client) => shades[clients.zone[client]].skyline,
       cannot: (client, slot) => !available.has(clients.mask[client], slot),
     });
+  }
+
+  /** Return the rounds as rows: what the curves show. */
+  table() {
+    const { kg_by_round: kg, budget_kg: budget } = this.state;
+    return [["round", "slot", "start", "clients", "kg_settled", "kg_remaining", "loss", this.state.metric.name], ...this.rounds.map((r, i) => [r.number + 1, r.slot, r.start, r.clients.length, kg[i], budget == null ? "" : budget - kg[i], r.loss, r.score])];
+  }
+
+  /** Return a row for each planned or trained client-slot. */
+  schedule() {
+    const rows = [["client", "slot", "time", "state"]];
+    this.fixed.clients.forEach((name, c) => { for (let slot = 0; slot < this.slots; slot++) { const state = this.mark(c, slot) ?? (this.did[c][slot] ? "trained" : null); if (state) rows.push([name, slot, slotTime(this.problem, slot), state]); } });
+    return rows;
   }
 
   /** Return what a cell is beside its colour; "superseded": only the first plan had it. */
