@@ -111,3 +111,18 @@ def test_the_benchmark_of_the_state_runs(tmp_path: Path) -> None:
         assert run["disk_bytes"] >= 5 * 800_000, "all parts are on the disk"
     assert run["same_bits"]
     assert "4 clients x 200,000 parameters" in out.with_suffix(".md").read_text()
+
+
+def test_a_year_is_planned_three_ways(tmp_path: Path) -> None:
+    out = tmp_path / "year.json"
+    done = subprocess.run(
+        [sys.executable, "benchmarks/year.py", "--quick", "--out", str(out)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    (case,) = json.loads(out.read_text())["cases"]
+    assert (case["clients"], case["slots"], case["over"]) == (7, 100, False)
+    assert {way: len(runs) for way, runs in case["seconds"].items()} == {"joint": 1, "auto": 1, "compare": 1}
+    assert "auto / joint" in out.with_suffix(".md").read_text()

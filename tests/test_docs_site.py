@@ -41,7 +41,11 @@ HELP_ONLY = {
     "rehearse examples/sklearn_app/scenario.toml": "is in the repository's folder; tests/engines runs it",
 }
 """Commands of which only the options are checked, and why."""
-_TRAINED = ["init", "plan scenario.toml --out run", "train run/plan.json --no-baseline --eval-every 0 --out run/training"]
+_TRAINED = [
+    "init",
+    "plan scenario.toml --out run",
+    "train run/plan.json --no-baseline --eval-every 0 --out run/training",
+]
 DONE_BEFORE = {"report": _TRAINED, "officer": _TRAINED}
 """What a reader of a guide has done already."""
 SAVED = {"cross-device": "regions.toml", "hospital": "scenario.toml"}

@@ -21,7 +21,7 @@ _DEBUG = "SLACKWATER_DEBUG"
 _INTERRUPTED = 130
 # Module and attribute of each command, and the first sentence of its help: `slackwater --help` imports no command.
 COMMANDS = {
-    "advise": ("slackwater.cli.plan_commands:advise", "Recommend a budget and a slack for a SCENARIO."),
+    "advise": ("slackwater.cli.plan_commands:advise", "Recommend a budget and a deadline for a SCENARIO."),
     "backtest": ("slackwater.cli.backtest_command:command", "Test forecasts and re-planning on past periods of a SCENARIO."),
     "baseline": ("slackwater.cli.train_commands:baseline", "Train a SCENARIO without slack until its budget is spent."),
     "calibrate": ("slackwater.cli.run_commands:calibrate", "Measure the power of this machine for a CLIENT of a SCENARIO."),

@@ -119,7 +119,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         },
         **({} if problem.price is None else {"price": _price(problem, problem.price)}),
         **({"report": dict(problem.reported_by)} if problem.reported_by else {}),
-        **({} if plan.recommended is None else {"recommended": asdict(plan.recommended)}),
+        **({} if plan.recommended is None else {"recommended": _plain(plan.recommended)}),
     }
 
 
@@ -503,6 +503,10 @@ def _texts(values: Any, what: str) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise TypeError(f"{what} must be a list of texts")
     return tuple(values)
+
+
+def _plain(recommended: Recommendation) -> dict[str, Any]:
+    return {**asdict(recommended), "why": list(recommended.why)}
 
 
 def _recommendation(data: Any) -> Recommendation | None:

@@ -42,7 +42,7 @@ Expected = dict[int, dict[tuple[str, str], float]]
 def asked(slots: int = 6, slack: int = 10, hours: int = 6, **more: Any) -> Plan:
     problem = world.problem(slots, slack=slack, fine_tune=2, **more)
     budget = problem.costs.dense()[:, :hours].sum() + problem.costs.idle_kg().sum()
-    return make_plan(problem.with_settings(budget_kg=float(budget)))
+    return make_plan(problem.with_settings(budget_kg=float(budget)), planner="paper")  # as back-tests plan
 
 
 def replanned(folder: Path, sites: Sites | None = None, plan: Plan | None = None, **settings: Any) -> LiveResult:

@@ -34,7 +34,7 @@ def asked(slots: int = 6, slack: int = 10, hours: int = 6, **more: Any) -> Plan:
     problem = world.problem(slots, slack=slack, fine_tune=2, **more)
     costs = problem.costs
     budget = costs.dense()[:, :hours].sum() + costs.idle_kg().sum()
-    return make_plan(problem.with_settings(budget_kg=float(budget)))
+    return make_plan(problem.with_settings(budget_kg=float(budget)), planner="paper")  # as back-tests plan
 
 
 def run(folder: Path, sites: Sites | None = None, plan: Plan | None = None, **settings: Any) -> LiveResult:

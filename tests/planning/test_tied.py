@@ -307,7 +307,7 @@ def test_progress_tells_time_and_gap() -> None:
         realistic(),
         gap=0.0,
         time_limit_s=5.0,
-        progress=lambda seconds, gap: told.append((seconds, gap)),
+        progress=lambda done: told.append((done.seconds, done.gap or 0.0)),
         planner="paper",
     )
     assert told
