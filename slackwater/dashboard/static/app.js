@@ -34,7 +34,6 @@ let sources = [];
 let wanted = null;
 let noting = null;
 let going = false;
-let stepped = false;
 
 function options(select, list) {
   const kept = select.value;
@@ -51,9 +50,9 @@ async function refresh() {
 async function open(view) {
   const source = $("source").value;
   try {
-    if (view === "plan" && opened.plan !== source && source) { opened.plan = source; await plan.open(source, wanted); wanted = null; origin(); edit.opened(source); }
     if (view === "map" && plan.slot != null) setHour(plan.slot);
     if (view === "map" && opened.map !== source && source) { opened.map = source; await map.open(source); } else if (view === "map" && map.data) map.draw();
+    if ((view === "plan" || view === "map") && opened.plan !== source && source) { opened.plan = source; await plan.open(source, wanted); wanted = null; origin(); edit.opened(source); }
     if (view === "run") {
       await refresh();
       if (opened.run !== $("runs").value || !$("runs").value) { opened.run = $("runs").value; await run.open($("runs").value); } else { run.follow(); run.draw(); }
@@ -74,7 +73,7 @@ function address(view) {
   if (view === "run") { if ($("runs").value) fields.set("run", $("runs").value); }
   else if (view !== "compare" && $("source").value) fields.set("source", $("source").value);
   if (view === "map") { fields.set("hour", $("hour").value); if (map.region !== "All") fields.set("region", map.region); }
-  if (view === "plan" && plan.problem?.source === $("source").value) for (const [key, value] of Object.entries(plan.link())) fields.set(key, value);
+  if ((view === "plan" || view === "map") && plan.problem?.source === $("source").value) for (const [key, value] of Object.entries(plan.link())) fields.set(key, value);
   if (view === "compare") for (const [key, value] of compare.link()) fields.append(key, value);
   return `#${view}${fields.size ? `?${fields}` : ""}`;
 }
@@ -85,10 +84,15 @@ function note() {
   noting = setTimeout(() => {
     const at = address(current());
     if (going || at === location.hash || (current() === "plan" && !opened.plan)) return;
-    history[stepped ? "pushState" : "replaceState"](null, "", at);
-    stepped = true;
+    history.pushState(null, "", at);
     links(current());
   }, PUSH_AFTER_MS);
+}
+
+/** Complete the address: what a view adds by itself is no step. */
+function complete() {
+  clearTimeout(noting);
+  history.replaceState(null, "", address(current()));
 }
 
 /** Show the view of the address, as given by a shared link or by back and forward. */
@@ -104,13 +108,13 @@ async function go() {
   }
   try {
     if (wish === "compare") await compare.restore(fields);
-    if (wish === "plan" && opened.plan && opened.plan === $("source").value) plan.reset(text ? fields : null);
-    else if (wish === "plan") wanted = text ? fields : null;
+    if (wish !== "plan" && wish !== "map") wanted = null;
+    else if (opened.plan && opened.plan === $("source").value) plan.reset(text ? fields : null);
+    else wanted = text ? fields : null;
   } catch (error) { showTrouble(error); }
   await show(wish, false, false);
-  stepped = false;
+  complete();
   going = false;
-  note();
 }
 
 async function share() {
@@ -147,7 +151,7 @@ async function show(view, focus = false, push = true) {
   showTrouble(null);
   if (push && view !== location.hash.slice(1).split("?")[0]) { clearTimeout(noting); history.pushState(null, "", address(view)); }
   await open(view);
-  if (push) { stepped = false; note(); } // what the view adds to the address is no step of its own
+  if (push) complete();
 }
 
 const current = () => VIEWS.find((one) => !$(one).hidden);
@@ -163,6 +167,7 @@ $("source").addEventListener("change", () => { open(current()); note(); });
 $("runs").addEventListener("change", note);
 $("share").addEventListener("click", share);
 addEventListener("popstate", go);
+for (const event of ["drawn", "joint", "settled"]) document.addEventListener(`slackwater:${event}`, () => { if (!$("map").hidden) map.colours(); });
 
 const THEMES = ["system", "light", "dark"];
 function theme(name) {

@@ -108,9 +108,9 @@ export class MapView {
       this.clickable(point, zone);
       root.append(point);
     }
-    const inside = this.placed.filter((z) => z.longitude > w && z.longitude < e && z.latitude > s && z.latitude < n);
+    const inside = this.inside = this.placed.filter((z) => z.longitude > w && z.longitude < e && z.latitude > s && z.latitude < n);
     const crowd = inside.length > 40, named = inside.length <= 30;
-    this.points = this.placed.map((zone) => {
+    this.points = inside.map((zone) => {
       const radius = (crowd ? 4.5 : 9) + Math.min(crowd ? 3 : 9, Math.sqrt(zone.clients - 1) * (crowd ? 0.6 : 1.6));
       const point = svg("circle", { class: "zone", cx: x(zone.longitude, zone.latitude), cy: y(zone.longitude, zone.latitude), r: radius, tabindex: "0", role: "button" });
       this.clickable(point, zone);
@@ -148,7 +148,7 @@ export class MapView {
     const fillOf = (zone) => `rgb(${(share(zone) < 0.5 ? mixed(low, middle, 2 * share(zone)) : mixed(middle, high, 2 * share(zone) - 1)).join(" ")})`;
     const busy = (this.busy = this.training(this.data.source, slot));
     for (const [shape, zone] of this.shapes) { shape.style.fill = fillOf(zone); shape.classList.toggle("training", busy.has(zone.zone)); shape.firstChild.textContent = this.words(zone); }
-    this.placed.forEach((zone, i) => {
+    this.inside.forEach((zone, i) => {
       this.points[i].style.fill = fillOf(zone);
       this.points[i].classList.toggle("training", busy.has(zone.zone));
       const text = this.words(zone);
