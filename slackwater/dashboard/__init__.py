@@ -1,1 +1,1 @@
-"""The dashboard: a local page to plan and to follow runs. It only reads; every view is also available as JSON."""
+"""The dashboard: a local page to plan and to follow runs. It writes only where its owner says so; every view is also JSON."""

@@ -225,9 +225,8 @@ def test_what_did_not_train_is_shown(serve: Serve, page_of: Open, tmp_path: Path
             Replan(slot=2, reason="due", changes={"<b>client-1</b>": (3, 0)}, reserve_kg=0.01, planned_kg=0.5)
         )
         run.journal.note(Attempt(slot=2, client="client-1", outcome="lost", error="gone"))
-        first = int(
-            np.flatnonzero(plan.matrix.any(axis=0))[0]
-        )  # the re-plan wants everybody in it; not all are charged
+        busy = np.flatnonzero(plan.matrix.any(axis=0)).tolist()
+        first = next(slot for slot in busy if not plan.matrix[:, slot].all())  # the re-plan wants everybody in it
         run.journal.note_planned(first, {(str(name), "training"): 0.01 for name in plan.problem.fleet.names})
         do_rounds(run, plan, 0, 3, absent=int(np.argmax(plan.slots_per_client)))
         page = page_of(serve(tmp_path), "run")
