@@ -26,7 +26,7 @@ from slackwater.scenario import SCENARIO
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 CHROMIUM = "/usr/bin/chromium"
 SITES, HALF_WAY = 54, 22
-PATIENCE_MS = 30_000
+PATIENCE_MS = 300_000
 
 
 def main() -> None:
@@ -76,19 +76,41 @@ def opened(browser: Any, address: str, width: int, height: int, scheme: str = "l
 
 
 def plan_views(browser: Any, address: str) -> None:
-    """Write the plan view on a desk, with the words of one cell, and on a phone, dark."""
+    """Write plan, map and comparison on a desk, with the words of one cell, and plan and map on a phone, dark."""
     page = opened(browser, address, 1280, 900)
-    page.wait_for_selector("#metrics:not(.stale) dt")
-    page.wait_for_selector("#front:not(.stale) svg")
-    box = page.locator("canvas").first.bounding_box()
-    page.mouse.move(box["x"] + 0.338 * box["width"], box["y"] + 0.214 * box["height"])
+    settled(page)
+    box = page.locator("#schedule .grid-scroll canvas").bounding_box()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.214 * box["height"])
     page.wait_for_selector(".grid-tip:not([hidden])")
     keep(page.screenshot(full_page=True), "dashboard-plan.png")
+    page.click("#pin")
+    for budget in ("230", "310"):
+        page.fill("#budget-kg", budget)
+        page.keyboard.press("Tab")
+        page.wait_for_selector("#metrics.stale", state="attached")
+        settled(page)
+        page.click("#pin")
+    page.click("#tab-map")
+    page.wait_for_selector("#world .training")
+    page.evaluate(
+        "() => { const s = document.getElementById('hour'); s.value = 60; s.dispatchEvent(new Event('input')); }"
+    )
+    keep(page.screenshot(), "dashboard-map.png")
+    page.click("#tab-compare")
+    page.wait_for_selector("#differences canvas")
+    page.wait_for_timeout(1000)
+    keep(page.screenshot(full_page=True), "dashboard-compare.png")
     page.close()
     phone = opened(browser, address, 390, 844, "dark")
-    phone.wait_for_selector("#metrics:not(.stale) dt")
+    settled(phone)
     keep(phone.screenshot(), "dashboard-phone.png")
     phone.close()
+
+
+def settled(page: Any) -> None:
+    """Wait for the plan with its metrics: settings and end times are compared."""
+    page.wait_for_selector("#metrics:not(.stale) dt", state="attached")
+    page.wait_for_selector("#front:not(.stale) svg", state="attached")
 
 
 def run_view(browser: Any, scenario: Path, out: Path) -> None:

@@ -26,14 +26,15 @@ JOBS: dict[str, Callable[..., dict[str, Any]]] = {
     "joint": answers.joint_answer, "best": answers.best_answer, "front": answers.front_answer,
 }  # fmt: skip
 _LOOK_EVERY_S = 0.01
-_NICE = 5
+NICE = 5
 """Runs on the same machine, and the sliders, have priority."""
 
 
 class PlannerProcess:
     """Run one job at a time; kill it when its answer is no longer wanted."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, nice: int = NICE) -> None:
+        self._nice = nice
         self._turn = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
@@ -91,7 +92,7 @@ class PlannerProcess:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "slackwater.dashboard.planner_process"],
+                [sys.executable, "-m", "slackwater.dashboard.planner_process", str(self._nice)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )
@@ -121,11 +122,11 @@ def _unwrapped(answer: tuple[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _serve() -> None:
+def _serve(nice: int) -> None:
     """Read jobs from stdin and write answers to stdout, until stdin closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the dashboard, which then closes the pipe
     if hasattr(os, "nice"):
-        os.nice(_NICE)
+        os.nice(nice)
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a solver's output must not mix with the answers
     jobs: queue.SimpleQueue[tuple[str, Problem, int | None]] = queue.SimpleQueue()
@@ -152,4 +153,4 @@ def _read_jobs(jobs: queue.SimpleQueue[tuple[str, Problem, int | None]]) -> None
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(int(sys.argv[1]) if len(sys.argv) > 1 else NICE)

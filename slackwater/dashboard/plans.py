@@ -107,7 +107,7 @@ class Plans:
     """Plans for the open pages."""
 
     def __init__(self, library: Catalogue) -> None:
-        self._library, self._worker, self._quick_worker = library, PlannerProcess(), PlannerProcess()
+        self._library, self._worker, self._quick_worker = library, PlannerProcess(), PlannerProcess(nice=0)
         self._planning = threading.Lock()
         self._guarded = threading.Lock()
         self._latest: OrderedDict[str, int] = OrderedDict()

@@ -38,7 +38,7 @@ export class Grid {
    * A row is the number of a client, or ~g for group g, whose label is group(g).
    */
   show(data) {
-    const same = this.data && this.data.rows.length === data.rows.length && this.data.slots === data.slots;
+    const same = this.data && this.data.rows.length === data.rows.length && this.data.slots === data.slots && !this.data.columns === !data.columns;
     this.data = data;
     this.image = null;
     if (same) this.draw(); else this.layout();

@@ -4,7 +4,7 @@ import { lineChart } from "./chart.js";
 import { stacked } from "./export.js";
 import uPlot from "./vendor/uplot.js";
 
-const REST_MS = 60;
+const REST_MS = 150;
 const HEIGHT = 120;
 const KINDS = { muted: "quiet", "series-0": "c0", "series-1": "c1", trains: "c2" };
 

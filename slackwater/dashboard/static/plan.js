@@ -46,8 +46,7 @@ export class PlanView {
     this.plan = null;
     this.problem = await ask("/api/problem", { source });
     this.available = unpacked(this.problem.available);
-    this.shades = null;
-    this.near = null;
+    this.shades = this.means = this.near = null;
     this.hours.reset();
     this.settled = null;
     this.reset(wanted);
@@ -365,7 +364,7 @@ export class PlanView {
     const { clients, zones, intensity_g_per_kwh } = this.problem, wanted = $("filter").value.trim().toLowerCase();
     let rows = [...clients.name.keys()];
     if (wanted) rows = rows.filter((c) => clients.name[c].toLowerCase().includes(wanted) || zones[clients.zone[c]].toLowerCase().includes(wanted));
-    const mean = intensity_g_per_kwh.map((line) => line.reduce((a, b) => a + b, 0) / line.length);
+    const mean = (this.means ??= intensity_g_per_kwh.map((line) => line.reduce((a, b) => a + b, 0) / line.length));
     const keys = { zone: (c) => clients.zone[c], clean: (c) => mean[clients.zone[c]], slots: (c) => -(this.plan?.client_slots[c] ?? 0) };
     const key = keys[$("order").value];
     if (key) rows = rows.map((c) => [key(c), c]).sort((a, b) => a[0] - b[0] || a[1] - b[1]).map((pair) => pair[1]);
