@@ -105,7 +105,7 @@ def measure(browser: Any, clients: int, moves: int, settles: int) -> dict[str, A
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.set_default_timeout(600_000)
         page.goto(address)
-        page.wait_for_selector("#totals dt", state="attached")
+        page.wait_for_selector("#end-hint-joint:not(:empty)", state="attached")  # the planning processes have started
         span = {slider: int(page.get_attribute(f"#{slider}", "max")) for slider in SLIDERS}
         span |= {"slack": SLACK, "fine-tune": 6}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from slackwater.charts.schedule_chart import has_times
 from slackwater.errors import InfeasibleError
 from slackwater.planning.advice import same_work_kg
-from slackwater.planning.auto import quality
+from slackwater.planning.auto import expected, quality
 from slackwater.planning.emissions import emissions
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import Solver, optimise, plan
@@ -150,16 +150,16 @@ def tiles_answer(found: Plan, saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def expected_quality(found: Plan) -> dict[str, Any]:
-    """Return the predicted remaining error of a plan, and of the same budget without slack; it ranks plans only."""
+    """Return the predicted remaining error of a plan and of the same budget without slack, and what it meant for scores."""
     try:
         without = quality(no_slack_plan(found.problem), fedavg=True).error
     except InfeasibleError:
         without = None
+    error = quality(found).error
     return {
-        "remaining_error": quality(found).error,
+        "remaining_error": error,
         "without_slack_error": without,
-        "band": None,
-        "calibrated": False,
+        "below_full": asdict(expected(error, len(found.problem.fleet))),
         "name": "ranking score",
     }
 

@@ -54,7 +54,7 @@ def _noted(page: Any, *parts: str) -> str:
 def _download(page: Any, label: str, folder: Path) -> Path:
     with page.expect_download() as started:
         page.click(f'button[aria-label="{label}"]')
-    path = folder / started.value.suggested_filename
+    path = folder / str(started.value.suggested_filename)
     started.value.save_as(path)
     return path
 

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from slackwater.dashboard.plan_json import quick_answer, savings_answer
 from slackwater.dashboard.planner_process import PlannerProcess
 from slackwater.dashboard.plans import COUNTRIES, PLACES, Outdated, PlanRequest, Plans, map_answer, most_slack
 from slackwater.errors import InfeasibleError, ScenarioError, SlackwaterError
-from slackwater.planning.auto import quality
+from slackwater.planning.auto import expected, quality
 from slackwater.planning.planner import optimise
 from slackwater.planning.problem import Problem
 from slackwater.planning.schedule import plan_from_matrix
@@ -279,7 +279,7 @@ def test_the_tiles_say_what_the_plan_says(plans: tuple[Plans, str, Problem]) -> 
     assert tiles["ends"]["at"] == shown["ends_at"]
     assert tiles["ends"]["early_hours"] == problem.horizon - problem.rounds - found.end
     assert tiles["quality"]["remaining_error"] == pytest.approx(quality(found).error)
-    assert tiles["quality"]["calibrated"] is False
+    assert tiles["quality"]["below_full"] == asdict(expected(quality(found).error, len(found.problem.fleet)))
     slots = found.slots_per_client
     assert (tiles["people"]["min_slots"], tiles["people"]["max_slots"]) == (slots.min(), slots.max())
     assert tiles["people"]["rarest"] == problem.fleet.names[int(np.argmin(slots))]

@@ -134,7 +134,7 @@ export class CompareView {
       const cell = el("td", best ? { class: "best" } : {}, show(values[i], one));
       if (best) cell.append(el("small", {}, "best"));
       if (i !== own && !same[i]) cell.append(el("small", {}, "not comparable"));
-      else if (i !== own && better !== null && Number.isFinite(by) && by !== 0) {
+      else if (i !== own && better !== null && Number.isFinite(by) && by !== 0 && !(show === percent && Math.abs(by) < 5e-4)) {
         const way = by > 0 ? "+" : "−", part = percent(Math.abs(by / number(values[own]))), unit = show === percent ? `${(100 * Math.abs(by)).toFixed(1)} points` : show(Math.abs(by), one);
         cell.append(el("small", { class: sign(one) ? (by * sign(one) > 0 ? "better" : "worse") : "" }, `${way}${unit}${show === percent || !number(values[own]) || part === "0.0 %" ? "" : ` (${way}${part})`}`));
       }

@@ -3,7 +3,7 @@ import { el, css, colour, mixed, shortened, slotTime } from "./base.js";
 import { svg } from "./chart.js";
 
 const AXIS = 34;
-const SMALLEST_SLOT = 3;
+const SMALLEST_SLOT = 2;
 const BESIDE = 150;
 const STRIP = 44;
 const FONT = "system-ui, DejaVu Sans, sans-serif";

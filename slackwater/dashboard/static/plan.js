@@ -315,8 +315,8 @@ export class PlanView {
     else tell("ends", `After slot ${last}`, `The latest end is slot ${settings.horizon}.`);
     const three = (share) => `${Number((100 * share).toPrecision(3))} %`;
     if (q?.remaining_error != null) {
-      const without = q.without_slack_error != null ? ` The same budget without slack: ${three(q.without_slack_error)}.` : "", band = q.band ? ` Between ${three(q.band[0])} and ${three(q.band[1])}.` : "";
-      tell("quality", three(q.remaining_error), `Predicted remaining error, lower is better.${q.calibrated ? "" : " A ranking score, not an accuracy."}${band}${without}`);
+      const without = q.without_slack_error != null ? ` The same budget without slack: ${three(q.without_slack_error)}.` : "", { missing, low, high } = q.below_full, points = (share) => Number((100 * share).toFixed(1));
+      tell("quality", three(q.remaining_error), `Predicted remaining error, a ranking score.${without} Score gain below full training: ${points(missing)} %; on other tasks ${points(low)} to ${points(high)} %.`);
     } else tell("quality", "…", "Follows when the settings and end times are compared.");
     const order = [...names.keys()].sort((a, b) => plan.client_slots[b] - plan.client_slots[a] || a - b), one = (c) => `${shortened(names[c], 24)} ${plan.client_slots[c].toLocaleString("en")}`;
     const shown = order.length > 4 ? [...order.slice(0, 2).map(one), "…", one(order.at(-1))] : order.map(one), part = plan.client_slots.filter((n) => n > 0).length;
