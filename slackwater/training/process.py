@@ -49,8 +49,8 @@ def threads(count: int) -> Iterator[None]:
 def memory_kept() -> Iterator[None]:
     """Keep freed memory in the process, so that the next step takes it without page faults; return it at the end.
 
-    glibc returns every freed tensor above a threshold to the system, and the next one of that size is cleared page by page:
-    up to 40 % of the processor time of a step. Results do not change. Without glibc nothing happens.
+    glibc returns every freed tensor above a threshold to the system, and the next one of that size is cleared page by page.
+    Results do not change. Without glibc nothing happens. `benchmarks/steps.py` measures the gain.
     """
     try:
         libc = ctypes.CDLL(None)
