@@ -42,7 +42,8 @@ def measure(model: str, steps: int) -> dict[str, Any]:
     y = torch.randint(0, 10, (BATCH,))
     found: dict[str, Any] = {}
     for way in (PLAIN, KEPT, BF16):
-        seconds, total = [], 0.0
+        seconds: list[float] = []
+        faults = 0
         with nullcontext() if way == PLAIN else memory_kept():
             for number in range(steps + 1):
                 if number == 1:  # the first one warms up
