@@ -71,8 +71,8 @@ def summary(result: Record) -> Record:
 
 def report(result: Record) -> str:
     """Everything that was measured, with what it was measured on."""
-    settings, found = result["settings"], result["summary"]
-    parts = [_about(result), _interleaved_text(settings)]
+    found = result["summary"]
+    parts = [_about(result), _interleaved_text(result)]
     parts += [_interleaved_table(kind, ways) for kind, ways in found["interleaved"].items()]
     parts += [_alone_text(result), _alone_table(found["alone"])]
     parts.append(
@@ -100,14 +100,16 @@ def _about(result: Record) -> str:
     )
 
 
-def _interleaved_text(settings: Record) -> str:
+def _interleaved_text(result: Record) -> str:
+    settings = result["settings"]
+    without = "" if result["bf16"] else " bf16 was left out: this processor has no instructions for bfloat16."
     return (
         "**Ours beside the limit.** A bare loop does only the local steps: no aggregation, no evaluation, no ledger. Ours is "
         f"`sw.train` with a run folder: each slot charged, aggregated ({settings['aggregator']!r}), and kept so that it can "
         f"be resumed. Repeats: {settings['repeats']}, in each {settings['rounds']} round(s) of everyone and "
         f"{2 * settings['rounds']} of one or two clients, interleaved; the slower bare loops only in the first repeat. "
         'Median (least to largest); the ratio is that of rounds run one after the other. "threads" and "processes": '
-        "clients side by side on one thread each, one left over on all threads."
+        f"clients side by side on one thread each, one left over on all threads.{without}"
     )
 
 

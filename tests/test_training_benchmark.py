@@ -34,7 +34,8 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_training_takes_turns_with_everyone_and_with_few(training: Run) -> None:
     (repeat,) = training.result["interleaved"]
-    assert list(repeat) == WAYS
+    assert [way for way in repeat if way != "ours, bf16"] == WAYS
+    assert ("ours, bf16" in repeat) == training.result["bf16"] != ("bf16 was left out" in training.text)
     for way in repeat.values():
         assert [one["clients"] for one in way["rounds"]] == [3, 3, 1, 2]
         assert all(one["seconds"] > 0 for one in way["rounds"])
@@ -63,3 +64,14 @@ def test_training_says_what_was_measured_and_on_what(training: Run) -> None:
     assert training.result["flower"]["versions"] is None
     for part in ("benchmarks/training.py --quick", "Flower was left out", "client-rounds/s", "at least 0.95"):
         assert part in training.text
+
+
+def test_a_step_is_measured_with_the_memory_kept_and_without(tmp_path: Path) -> None:
+    out = tmp_path / "steps.json"
+    few = ["--repeats", "1", "--steps", "2", "--model", "small-cnn", "--out", str(out)]
+    done = subprocess.run([sys.executable, "benchmarks/steps.py", *few], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (repeat,) = json.loads(out.read_text())["repeats"]
+    assert all(way["ms"] > 0 for way in repeat.values())
+    assert repeat["memory kept"]["gradient"] == repeat["PyTorch alone"]["gradient"]
+    assert repeat["memory kept, bf16"]["gradient"] != repeat["PyTorch alone"]["gradient"]

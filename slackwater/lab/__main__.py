@@ -15,6 +15,7 @@ STUDIES = {
     "carbon-to-target": "Emissions until a method has the score of full training, on several tasks.",
     "correlation": "Heterogeneity and correlation of participation.",
     "forecasts": "Forecast errors, and savings of plans made on forecasts.",
+    "raising": "Changes of auto and echo, tried on two tasks and judged on others.",
     "quorum": "Lone slots, and what a quorum costs.",
     "slot-lengths": "The planner auto beside no slack, with slots of 15 to 120 minutes.",
     "soak": "Long runs and faults on real Flower processes.",

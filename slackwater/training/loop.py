@@ -42,7 +42,7 @@ from slackwater.training.local import (
     probe,
     steps_of,
 )
-from slackwater.training.process import save_model, stopping, stream, threads
+from slackwater.training.process import memory_kept, save_model, stopping, stream, threads
 from slackwater.training.progress_bar import ProgressBar
 from slackwater.training.schedule_source import ByPlan, ScheduledRound, ScheduleSource, TrainingState
 from slackwater.training.settings import EVAL_EVERY, Settings, check, check_model, described, notes_of, plan_of, rebuilt
@@ -577,7 +577,13 @@ def carry_out(
     progress: Callback | bool | None,
 ) -> Result:
     """Train from the state in the run's file to the end of the schedule."""
-    with run, damage(run.path, of=(sqlite3.Error,)), threads(settings.threads), contextlib.ExitStack() as cleanup:
+    with (
+        run,
+        damage(run.path, of=(sqlite3.Error,)),
+        threads(settings.threads),
+        memory_kept(),
+        contextlib.ExitStack() as cleanup,
+    ):
         try:
             if not run.events():
                 for note in notes:

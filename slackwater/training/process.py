@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import signal
 import sys
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 log = logging.getLogger(__name__)
+_TRIM, _TOP_PAD, _MMAP = -1, -2, -3
+"""Options of glibc's `mallopt`."""
+_LARGEST = 32 << 20
+"""Bytes; glibc accepts no larger threshold for memory of its own mapping."""
 
 
 @contextlib.contextmanager
@@ -38,6 +43,31 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def memory_kept() -> Iterator[None]:
+    """Keep freed memory in the process, so that the next step takes it without page faults; return it at the end.
+
+    glibc returns every freed tensor above a threshold to the system, and the next one of that size is cleared page by page.
+    Results do not change. Without glibc nothing happens. `benchmarks/steps.py` measures the gain.
+    """
+    try:
+        libc = ctypes.CDLL(None)
+        option, trim = libc.mallopt, libc.malloc_trim
+    except (OSError, AttributeError, TypeError):
+        yield
+        return
+    option(_MMAP, _LARGEST)
+    option(_TRIM, 2**31 - 1)
+    option(_TOP_PAD, 2 * _LARGEST)
+    try:
+        yield
+    finally:
+        # As far as glibc would have adapted to tensors of this size itself.
+        option(_TOP_PAD, 128 << 10)
+        option(_TRIM, 2 * _LARGEST)
+        trim(0)
 
 
 @contextlib.contextmanager

@@ -126,12 +126,12 @@ class Batches:
         data = self.task_data if first.task == "mnist" else None
         seeds = sorted({cell.seed for cell in cells})
         task_of = {seed: auto_trainer.small_task(first.task, data, first.beta, seed) for seed in seeds}
+        rules = [auto_rules.make(cell.rule, plan) for cell in cells]
         runs = [
             auto_trainer.Run(
-                rule=auto_rules.make(cell.rule, plan), seed=cell.seed, lr=cell.lr, fade=cell.fade,
-                throughout="+throughout" in cell.rule,
+                rule=rule, seed=cell.seed, lr=cell.lr, fade=cell.fade, window=rule if "+throughout" in cell.rule else None,
             )
-            for cell in cells
+            for cell, rule in zip(cells, rules, strict=True)
         ]  # fmt: skip
         known = {"client_rounds": int(plan.matrix.sum()), "kg": plan.emissions_kg, "budget_kg": plan.problem.budget_kg}
         rows = []

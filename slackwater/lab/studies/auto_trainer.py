@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
@@ -41,8 +42,10 @@ class Run:
     lr: float = 0.1
     fade: float = 1.0
     """Share of the learning rate in the last round, falling linearly; 1: constant."""
-    throughout: bool = False
-    """Use the rule in the window too, where Algorithm 1 has plain FedAvg."""
+    window: Aggregator | None = None
+    """The rule in the window; None: plain FedAvg, as in Algorithm 1."""
+    cool: float = 1.0
+    """Factor of the learning rate in the window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,21 +80,29 @@ def _pooled(samples: Samples) -> Samples:
 
 
 def train(
-    plan: sw.Plan, task_of: Mapping[int, Task], runs: Sequence[Run], *, local_steps: int, others: bool = False
+    plan: sw.Plan,
+    task_of: Mapping[int, Task],
+    runs: Sequence[Run],
+    *,
+    local_steps: int | NDArray[np.intp],
+    others: bool = False,
 ) -> list[Outcome]:
-    """Run Algorithm 1 for all runs together; `task_of` has the task of each seed."""
+    """Run Algorithm 1 for all runs together; `task_of` has the task of each seed, `local_steps` may be [client, slot]."""
     matrix, names = plan.matrix, plan.problem.fleet.names
+    steps_of = np.broadcast_to(local_steps, matrix.shape)
     slots = [int(slot) for slot in np.flatnonzero(matrix.any(axis=0))]
     theta = torch.stack([_initial(task_of[run.seed], run.seed) for run in runs])
     kept: list[Tensor] = []
     fedavg, before = FedAvg(), theta
     for number, slot in enumerate(slots):
         clients = [int(client) for client in np.flatnonzero(matrix[:, slot])]
-        local = _local_models(theta, runs, clients, slot, number / max(1, len(slots) - 1), task_of, local_steps)
+        progress, in_window = number / max(1, len(slots) - 1), slot in plan.window
+        rates = [run.lr * (1 - (1 - run.fade) * progress) * (run.cool if in_window else 1.0) for run in runs]
+        local = _local_models(theta, runs, clients, slot, rates, task_of, steps_of)
         who = Participation(slot=slot, number=number, clients=len(names), pi=plan.metrics.pi)
         before, steps = theta, []
         for i, run in enumerate(runs):
-            rule = fedavg if slot in plan.window and not run.throughout else run.rule
+            rule = (run.window or fedavg) if in_window else run.rule
             steps.append(rule.aggregate({c: theta[i] - local[i, j] for j, c in enumerate(clients)}, who).update)
         theta = theta - torch.stack(steps)
         if others and number >= len(slots) * 3 // 4:
@@ -131,23 +142,29 @@ def _local_models(
     runs: Sequence[Run],
     clients: Sequence[int],
     slot: int,
-    progress: float,
+    rates: Sequence[float],
     task_of: Mapping[int, Task],
-    local_steps: int,
+    steps_of: NDArray[np.intp],
 ) -> Tensor:
     """Return [run, client, parameter], the clients' models after local training."""
     of_seed: dict[int, list[int]] = {}
     for i, run in enumerate(runs):
         of_seed.setdefault(run.seed, []).append(i)
     ends = theta.new_empty(len(runs), len(clients), theta.shape[1])
-    rates = torch.tensor([run.lr * (1 - (1 - run.fade) * progress) for run in runs])
-    for count in sorted({len(members) for members in of_seed.values()}):  # group seeds with the same number of runs
-        jobs = [(seed, j) for seed, members in of_seed.items() if len(members) == count for j in range(len(clients))]
+    lrs = torch.tensor(rates)
+    kinds = {(len(members), int(steps_of[c, slot])) for members in of_seed.values() for c in clients}
+    for count, steps in sorted(kinds):  # group seeds with the same number of runs, and clients with the same steps
+        jobs = [
+            (seed, j)
+            for seed, members in of_seed.items()
+            for j, client in enumerate(clients)
+            if (len(members), steps_of[client, slot]) == (count, steps)
+        ]
         size = max(1, _AT_ONCE // count)
         for part in (jobs[first : first + size] for first in range(0, len(jobs), size)):
             held = [(task_of[seed].clients[clients[j]], stream(seed, clients[j], slot)) for seed, j in part]
             members = torch.tensor([of_seed[seed] for seed, _ in part])
-            models = _descend(theta[members], [_batches(*one, local_steps) for one in held], rates[members])
+            models = _descend(theta[members], [_batches(*one, steps) for one in held], lrs[members])
             ends[members, torch.tensor([j for _, j in part])[:, None]] = models
     return ends
 
