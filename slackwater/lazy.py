@@ -71,5 +71,10 @@ class Viewed:
         return _views().frame(self)
 
 
+def widget(plan: Any) -> Any:
+    """Return the notebook widget of a plan; raise MissingExtraError if anywidget is not installed."""
+    return import_module(f"{__package__}.dashboard.notebook_widget").explore(plan)
+
+
 def _views() -> Any:
     return import_module(f"{__package__}.charts.notebook")

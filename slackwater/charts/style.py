@@ -149,8 +149,9 @@ def save(figure: Figure, path: str | Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         # No date, so that the same chart gives the same file.
         undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix, {})
-        # The note above the chart is also in the file's metadata, where programs can read it.
-        above = figure.get_suptitle()
+        # What stands above the chart is also in the file's metadata, where programs can read it.
+        warnings = [axes.get_title(loc="left") for axes in figure.axes[:1]]
+        above = "\n".join(text for text in (figure.get_suptitle(), *warnings) if text)
         described = {_DESCRIPTION[suffix]: above} if above else {}
         with whole_file(target, private=False) as file:
             figure.savefig(file, dpi=PNG_DPI, format=suffix[1:], metadata=undated | described)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater.errors import ScenarioError
-from slackwater.lazy import Viewed
+from slackwater.lazy import Viewed, widget
 from slackwater.planning.emissions import Emissions, emissions, kg_by_slot
 from slackwater.planning.metrics import Metrics
 from slackwater.planning.problem import Problem
@@ -83,13 +82,12 @@ class Plan(Viewed):
         )
 
     def explore(self) -> Any:
-        """Return a widget for a notebook that shows the plan as the dashboard does; its sliders plan again.
+        """Return a widget for a notebook that shows the plan as the dashboard does; its sliders re-plan.
 
         Raises:
             MissingExtraError: anywidget is not installed.
         """
-        # The widget is above the planner in the tree of the package, so it is imported when it is asked for.
-        return import_module("slackwater.dashboard.notebook_widget").explore(self)
+        return widget(self)
 
     @property
     def aggregator(self) -> str:

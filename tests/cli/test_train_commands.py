@@ -369,7 +369,7 @@ def test_the_terminal_sees_it_live() -> None:
         (["train", "plan.json", "--server-lr", "0"], 2, "error: server_lr must be above 0, not 0.0."),
         (["train", "plan.json", "--averaging", "0"], 2, "error: averaging must be a number of rounds (1, 2, ..)"),
         (["train", "plan.json", "--averaging", "1.5"], 2, "or a share of them below 1, not 1.5."),
-        (["train", "plan.json", "--model", "lenet"], 2, "error: model 'lenet' is unknown. Did you mean 'resnet'? Known: paper, paper-large, mlp, "),
+        (["train", "plan.json", "--model", "lenet"], 2, "error: model 'lenet' is unknown. Did you mean 'resnet'? Known: paper, "),
         (["train", "plan.json", "--devices", "5"], 2, "error: The task 'digits' has devices: set devices_per_slot, the number"),
         (["train", "plan.json", "--devices-per-slot", "5"], 2, "error: devices_per_slot is 5, but the task 'digits' has no devices."),
         (["train", "plan.json", "--task-data", "x"], 2, "error: data is 'x', but the digits are part of scikit-learn. Leave data out."),
