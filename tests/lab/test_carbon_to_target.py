@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -141,3 +142,40 @@ def test_training_chooses_nothing_by_the_test_set() -> None:
             eval_every=1000, progress=until_the_end,
         )  # fmt: skip
     assert len(read) >= len(rounds[0]) - 1
+
+
+# The page and the README
+
+
+def test_the_page_and_the_readme_show_the_stored_cells() -> None:
+    root = Path(__file__).parent.parent.parent
+    page = (root / "docs" / "research" / "results.md").read_text(encoding="utf-8")
+    results = str(root / "experiments" / "results" / "carbon_to_target.jsonl")
+    shown = CliRunner().invoke(carbon_to_target.main, ["table", "--results", results])
+    assert shown.exit_code == 0, shown.output
+    blocks = re.findall(r"<!-- carbon-to-target: \w+ -->\n(.*?)<!-- carbon-to-target: end", page, flags=re.DOTALL)
+    assert "\n\n".join(block.strip() for block in blocks) == shown.output.strip()
+    for setting in TASKS.values():
+        assert f"| {setting.title} |" in blocks[0], "a task is missing, also as not run"
+    first = blocks[0].split(". ")[0].removeprefix("- ")
+    assert first.startswith("To 99 % of full training's score, auto emits ")
+    assert first in " ".join((root / "README.md").read_text(encoding="utf-8").split())
+    # Outside the tables the page has no figure that a run could change.
+    prose = re.sub(r"<!-- carbon-to-target: (\w+) -->.*?<!-- carbon-to-target: end", "", page, flags=re.DOTALL)
+    assert not re.findall(r"\d+\.\d+ (?:%|kg|points)", prose)
+
+
+def test_a_task_that_was_not_run_says_so_and_is_in_no_mean() -> None:
+    full = row(10.0, 0.9, [[1, 1.0, 0.5], [50, 10.0, 0.9]]) | {"method": "full", "hours": 50}
+    ours = row(1.0, 0.9, [[1, 1.0, 0.9]]) | {"method": "auto", "hours": 3}
+    theirs = row(1.0, 0.8, [[1, 1.0, 0.8]]) | {"method": "paper", "hours": 3}
+    same = {"task": "a", "seed": 0, "tuning": False, "metric": "accuracy", "worst_client": None, "seconds": 36.0}
+    rows = [one | same for one in (full, ours, theirs)]
+    lines = list(carbon_targets.headline(rows, {"a": "A", "b": "B"}, ["auto", "paper"]))
+    assert lines[0] == (
+        "- To 99 % of full training's score, auto emits 10.0 % of full training's emissions on average over 1 task; "
+        "the paper's emits 100.0 %. Auto emits least on 1 of 1."
+    )
+    assert "| A | **10.0** | not reached | 1 |" in lines
+    assert "| B | not run | not run | 0 |" in lines
+    assert lines[-1] == "Cost: 3 training runs and 0.0 hours on one thread, with the runs that tune."

@@ -24,7 +24,9 @@ from slackwater.lab.tables import line, under, write_between
 FULL, SHARES, HEADLINE = "full", (0.95, 0.98, 0.99, 1.0), 0.99
 Point = tuple[float, float, float]
 """Hours, kg and score."""
+_TICKS_KG = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 _BEGIN, _END = "<!-- carbon-to-target: begin -->", "<!-- carbon-to-target: end -->"
+_BEGIN_DETAILS, _END_DETAILS = _BEGIN.replace("begin", "targets"), _END.replace("end", "end of targets")
 
 
 def target(full: float, share: float, metric: str) -> float:
@@ -61,11 +63,9 @@ class Results:
     def __init__(self, rows: Iterable[Row], task: str) -> None:
         self.of: dict[str, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
         """Method -> seed -> rows. The runs of `full` count for no-slack too: it is the same method with a larger budget."""
-        self.seconds, self.count = 0.0, 0
         for row in rows:
             if row["task"] != task:
                 continue
-            self.seconds, self.count = self.seconds + row["seconds"], self.count + 1
             if not row["tuning"]:
                 self.of[row["method"]][row["seed"]].append(row)
         for seed, full in self.of.get(FULL, {}).items():
@@ -88,28 +88,36 @@ class Results:
         return found
 
 
-def tables(rows: Iterable[Row], titles: Mapping[str, str], methods: Sequence[str]) -> Iterator[str]:
-    """Return the tables as Markdown: the headline, then every target."""
+def headline(rows: Iterable[Row], titles: Mapping[str, str], methods: Sequence[str]) -> Iterator[str]:
+    """Return the result as Markdown: sentences, then a table of the shares of emissions for each of two targets."""
     kept = list(rows)
-    found = {task: one for task in titles if (one := Results(kept, task)).of}
+    found = _found(kept, titles)
+    yield from summary(kept, titles, methods)
+    yield ""
     for share in (HEADLINE, 1.0):
-        yield f"**Emissions to {share:.0%} of full training's score, in percent of full training's emissions.**\n"
+        yield f"**Emissions to {100 * share:g} % of full training's score, in percent of full training's emissions.**\n"
         yield line("task", *(_name(method) for method in methods), "seeds")
         yield under(len(methods) + 2)
-        columns: dict[str, list[float]] = defaultdict(list)
+        means = _means(found, methods, share)
         for task, result in found.items():
             ways = {method: result.ways(method, share) for method in methods}
-            means = {method: _mean(of) for method, of in ways.items()}
-            best = min((mean for mean in means.values() if mean is not None), default=None)
-            shown = [
-                _percent(ways[method], bold=means[method] is not None and means[method] == best) for method in methods
-            ]
-            for method in methods:
-                columns[method].append(1.0 if (mean := means[method]) is None else mean)
+            best = _least(means, task)
+            shown = [_percent(ways[method], bold=method == best) for method in methods]
             yield line(titles[task], *shown, max(len(of) for of in ways.values()))
+        for task in titles:
+            if task not in found and share == HEADLINE:
+                yield line(titles[task], *["not run"] * len(methods), 0)
         if len(found) > 1:
-            yield line("mean (not reached: 100)", *(f"{100 * statistics.mean(columns[m]):.1f}" for m in methods), "")
+            yield line("mean (not reached: 100)", *(f"{average:.1f}" for average in _averages(means).values()), "")
         yield ""
+    trained = [row for row in kept if row["task"] in titles]
+    hours = sum(row["seconds"] for row in trained) / 3600
+    yield f"Cost: {len(trained)} training runs and {hours:.1f} hours on one thread, with the runs that tune."
+
+
+def details(rows: Iterable[Row], titles: Mapping[str, str], methods: Sequence[str]) -> Iterator[str]:
+    """Return a table as Markdown: every target, and the scores by budget."""
+    found = _found(rows, titles)
     yield "**All targets: kg, and hours after the start in brackets; then the worst client's score at each budget.**\n"
     yield line("task", "method", *(f"{share:.0%}" for share in SHARES), "final score by T", "worst client by T")
     yield under(len(SHARES) + 4)
@@ -117,9 +125,52 @@ def tables(rows: Iterable[Row], titles: Mapping[str, str], methods: Sequence[str
         for method in (FULL, *methods):
             if method == FULL or result.of.get(method):
                 yield line(titles[task], _name(method), *_details(result, method))
-    yield ""
-    total, cells = sum(one.seconds for one in found.values()), sum(one.count for one in found.values())
-    yield f"Cost so far: {cells} cells, {total / 3600:.2f} core-hours, with the cells that tune."
+
+
+def summary(rows: Iterable[Row], titles: Mapping[str, str], methods: Sequence[str]) -> Iterator[str]:
+    """Return the result as sentences, one a target: the average of ours, and the next method."""
+    ours, *others = methods
+    found = _found(rows, titles)
+    for share in (HEADLINE, 1.0) if found else ():
+        means = _means(found, methods, share)
+        averages = _averages(means)
+        next_best = min(others, key=lambda method: averages[method], default=ours)
+        first = sum(_least(means, task) == ours for task in found)
+        tasks = f"{len(found)} task{'s' if len(found) > 1 else ''}"
+        yield (
+            f"- To {100 * share:g} % of full training's score, auto emits {averages[ours]:.1f} % of full training's "
+            f"emissions on average over {tasks}; {_name(next_best)} emits {averages[next_best]:.1f} %. "
+            f"Auto emits least on {first} of {len(found)}."
+        )
+
+
+def _found(rows: Iterable[Row], titles: Mapping[str, str]) -> dict[str, Results]:
+    """Return the tasks with results."""
+    kept = list(rows)
+    return {task: one for task in titles if (one := Results(kept, task)).of}
+
+
+Means = dict[str, dict[str, float | None]]
+"""Task -> method -> mean share of full training's emissions, None if some seed does not reach the target."""
+
+
+def _means(found: Mapping[str, Results], methods: Sequence[str], share: float) -> Means:
+    return {task: {method: _mean(one.ways(method, share)) for method in methods} for task, one in found.items()}
+
+
+def _averages(means: Means) -> dict[str, float]:
+    """Return the mean over tasks of each method, in percent; a target that is not reached counts as full training."""
+    columns: dict[str, list[float]] = defaultdict(list)
+    for of_task in means.values():
+        for method, mean in of_task.items():
+            columns[method].append(1.0 if mean is None else mean)
+    return {method: 100 * statistics.mean(column) for method, column in columns.items()}
+
+
+def _least(means: Means, task: str) -> str | None:
+    """Return the method with the least emissions on a task."""
+    reached = {method: mean for method, mean in means[task].items() if mean is not None}
+    return min(reached, key=lambda method: reached[method], default=None)
 
 
 def _details(result: Results, method: str) -> list[str]:
@@ -171,15 +222,16 @@ def _name(method: str) -> str:
             "threshold": "threshold", FULL: "full training"}.get(method, method)  # fmt: skip
 
 
-def write_page(page: Path, text: str) -> None:
-    """Replace the tables of a page."""
-    write_between(page, _BEGIN, _END, text, "## Tables")
+def write_page(page: Path, results: str, targets: str) -> None:
+    """Replace the tables of a page: the headline, and the details."""
+    write_between(page, _BEGIN, _END, results, "## Results")
+    write_between(page, _BEGIN_DETAILS, _END_DETAILS, targets, "## All targets")
 
 
 def draw(rows: Iterable[Row], titles: Mapping[str, str], methods: Sequence[str], out: Path) -> Path:
     """Draw each method's final score at each budget, the mean over seeds, against its emissions."""
     kept = list(rows)
-    found = {task: one for task in titles if (one := Results(kept, task)).of}
+    found = _found(kept, titles)
     columns = min(2, len(found)) or 1
     lines = -(-len(found) // columns) or 1
     figure = style.new_figure(style.TEXT_IN, 0.5 + 2.5 * lines)
@@ -199,19 +251,27 @@ def draw(rows: Iterable[Row], titles: Mapping[str, str], methods: Sequence[str],
                 for of in groups.values()
             )
             if points:
-                lowest.append(points[0][1])
+                lowest.append(points[0][0])
                 axes.plot(
                     [kg for kg, _ in points], [100 * score for _, score in points], label=_name(method), markersize=4,
                     marker=style.MARKERS[number % len(style.MARKERS)], color=style.SERIES[number % len(style.SERIES)],
-                    linewidth=1.2,
+                    linewidth=1.2, zorder=3.0 - 0.1 * number,
                 )  # fmt: skip
-        full = [row["score"] for of in result.of.get(FULL, {}).values() for row in of if row["status"] == TRAINED]
+        full = [row for of in result.of.get(FULL, {}).values() for row in of if row["status"] == TRAINED]
         if full:
-            axes.axhline(100 * statistics.mean(full), color=style.MUTED, linestyle=":", linewidth=1.0)
+            mean = statistics.mean(row["score"] for row in full)
+            axes.axhline(100 * mean, color=style.MUTED, linestyle=":", linewidth=1.0)
         axes.set_xscale("log")
+        axes.set_xticks([tick for tick in _TICKS_KG if lowest and 0.7 * min(lowest) <= tick <= 25 * min(lowest)])
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
         axes.set_title(titles[task], fontsize=style.TITLE_PT)
-        style.tidy(axes, grid="y", xlabel="kg CO$_2$e charged", ylabel="test score, % (dotted: full training)")
+        metric = full[0]["metric"] if full else "score"
+        style.tidy(axes, grid="y", xlabel="kg CO$_2$e charged", ylabel=f"{metric} x 100; dotted: full training")
     handles, labels = grid.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(methods), frameon=False)
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=len(methods), frameon=False, fontsize=style.FONT_PT,
+        columnspacing=1.2, handletextpad=0.5,
+    )  # fmt: skip
     out.parent.mkdir(parents=True, exist_ok=True)
     return style.save(figure, out)

@@ -305,11 +305,12 @@ def table(names: list[str] | None, page: Path | None, results: Path) -> None:
     """Show the emissions to each target, from the stored cells."""
     _check("task", names or [], TASKS)
     store = AnyStore(results, Cell)
-    text = "\n".join(carbon_targets.tables(_runs(store), _titles(names), list(METHODS)))
+    makers = (carbon_targets.headline, carbon_targets.details)
+    results_text, targets_text = ("\n".join(make(_runs(store), _titles(names), list(METHODS))) for make in makers)
     if page is None:
-        click.echo(text)
+        click.echo(f"{results_text}\n\n{targets_text}")
     else:
-        carbon_targets.write_page(page, text)
+        carbon_targets.write_page(page, results_text, targets_text)
 
 
 @main.command()
