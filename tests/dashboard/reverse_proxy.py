@@ -26,7 +26,7 @@ def proxied(port: int, prefix: str) -> Iterator[str]:
                 behind.close()
 
         def _answer(self, behind: http.client.HTTPConnection, body: bytes) -> None:
-            # The name by which the browser calls the proxy goes on, as the guide asks for.
+            # The proxy passes on the name that the browser used, as the guide asks for.
             behind.request(self.command, "/" + self.path.removeprefix(prefix), body, dict(self.headers))
             with behind.getresponse() as answer:
                 kept = [

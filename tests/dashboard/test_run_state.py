@@ -1,4 +1,4 @@
-"""What the Run view is told: settled kg, the end, a dead process, the log, the baseline, and measured energy."""
+"""What the Run view shows: settled kg, the end, a dead process, the log, the baseline, and measured energy."""
 
 from __future__ import annotations
 
