@@ -92,6 +92,7 @@ def headline(rows: Iterable[Row], titles: Mapping[str, str], methods: Sequence[s
     """Return the result as Markdown: sentences, then a table of the shares of emissions for each of two targets."""
     kept = list(rows)
     found = _found(kept, titles)
+    earlier = {row["task"] for row in kept if row.get("earlier_planner")}
     yield from summary(kept, titles, methods)
     yield ""
     for share in (HEADLINE, 1.0):
@@ -103,13 +104,16 @@ def headline(rows: Iterable[Row], titles: Mapping[str, str], methods: Sequence[s
             ways = {method: result.ways(method, share) for method in methods}
             best = _least(means, task)
             shown = [_percent(ways[method], bold=method == best) for method in methods]
-            yield line(titles[task], *shown, max(len(of) for of in ways.values()))
+            mark = " †" if task in earlier else ""
+            yield line(f"{titles[task]}{mark}", *shown, max(len(of) for of in ways.values()))
         for task in titles:
             if task not in found and share == HEADLINE:
                 yield line(titles[task], *["not run"] * len(methods), 0)
-        if len(found) > 1:
+        if len(means) > 1:
             yield line("mean (not reached: 100)", *(f"{average:.1f}" for average in _averages(means).values()), "")
         yield ""
+    if earlier & found.keys():
+        yield "† Some of auto's runs used an earlier version of its planner. They have not been run again.\n"
     trained = [row for row in kept if row["task"] in titles]
     hours = sum(row["seconds"] for row in trained) / 3600
     yield f"Cost: {len(trained)} training runs and {hours:.1f} hours on one thread, with the runs that tune."
@@ -131,23 +135,26 @@ def summary(rows: Iterable[Row], titles: Mapping[str, str], methods: Sequence[st
     """Return the result as sentences, one a target: the average of ours, and the next method."""
     ours, *others = methods
     found = _found(rows, titles)
-    for share in (HEADLINE, 1.0) if found else ():
+    for share in (HEADLINE, 1.0):
         means = _means(found, methods, share)
+        if not means:
+            return
         averages = _averages(means)
         next_best = min(others, key=lambda method: averages[method], default=ours)
-        first = sum(_least(means, task) == ours for task in found)
-        tasks = f"{len(found)} task{'s' if len(found) > 1 else ''}"
+        first = sum(_least(means, task) == ours for task in means)
+        tasks = f"{len(means)} task{'s' if len(means) > 1 else ''}"
         yield (
             f"- To {100 * share:g} % of full training's score, auto emits {averages[ours]:.1f} % of full training's "
             f"emissions on average over {tasks}; {_name(next_best)} emits {averages[next_best]:.1f} %. "
-            f"Auto emits least on {first} of {len(found)}."
+            f"Auto emits least on {first} of {len(means)}."
         )
 
 
 def _found(rows: Iterable[Row], titles: Mapping[str, str]) -> dict[str, Results]:
-    """Return the tasks with results."""
+    """Return the tasks with results of some method beside full training."""
     kept = list(rows)
-    return {task: one for task in titles if (one := Results(kept, task)).of}
+    of_task = {task: Results(kept, task) for task in titles}
+    return {task: one for task, one in of_task.items() if any(one.ways(method, HEADLINE) for method in one.of)}
 
 
 Means = dict[str, dict[str, float | None]]
@@ -155,7 +162,13 @@ Means = dict[str, dict[str, float | None]]
 
 
 def _means(found: Mapping[str, Results], methods: Sequence[str], share: float) -> Means:
-    return {task: {method: _mean(one.ways(method, share)) for method in methods} for task, one in found.items()}
+    """Return the means of the tasks on which every method was run."""
+    ways = {task: {method: one.ways(method, share) for method in methods} for task, one in found.items()}
+    return {
+        task: {method: _mean(of) for method, of in of_task.items()}
+        for task, of_task in ways.items()
+        if all(of_task.values())
+    }
 
 
 def _averages(means: Means) -> dict[str, float]:
@@ -168,8 +181,8 @@ def _averages(means: Means) -> dict[str, float]:
 
 
 def _least(means: Means, task: str) -> str | None:
-    """Return the method with the least emissions on a task."""
-    reached = {method: mean for method, mean in means[task].items() if mean is not None}
+    """Return the method with the least emissions on a task; None before every method was run."""
+    reached = {method: mean for method, mean in means.get(task, {}).items() if mean is not None}
     return min(reached, key=lambda method: reached[method], default=None)
 
 
