@@ -111,11 +111,12 @@ def follow(
     flat = stored.reshape(groups, -1)
     length, worth, tiny = np.zeros(groups), np.zeros(groups), np.finfo(float).tiny
     of_groups, of_sum = np.append(heterogeneity / times, 1.0), heterogeneity / clients
+    only_groups, over_rates = np.append(np.ones(groups), 0.0), np.full(len(rates), 1 / len(rates))
 
     def squares(updates: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return squared lengths of updates [.., rate, group or first model], for optima anywhere around their mean."""
-        together = updates[..., :-1].sum(axis=-1)
-        found = ((updates * updates) @ of_groups - of_sum * together * together).mean(axis=-1)
+        together = updates @ only_groups  # products with vectors: sums and means of small arrays take several times longer
+        found = ((updates * updates) @ of_groups - of_sum * together * together) @ over_rates
         return np.asarray(np.maximum(found, 0.0))  # rounding of a difference
 
     # A client's update points to its own optimum, the mean update of its group to the mean of their optima.

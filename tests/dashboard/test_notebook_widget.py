@@ -118,9 +118,9 @@ def test_it_shows_this_plan_without_asking_python(explored: Any) -> None:
     _waited(page, lambda: "…" not in frame.locator("#tile-quality").text_content())
     used = f"{plan.emissions_kg:.4g}"
     assert used in frame.locator("#tile-saved-note").text_content()
-    assert f"{int(plan.slots_per_client.sum()):,} client-slots" in frame.locator("#tile-who-note").text_content()
+    assert f"{int(plan.slots_per_client.sum()):,} client-rounds" in frame.locator("#tile-who-note").text_content()
     assert {one["path"] for one in asked} <= {"api/front"}
-    canvas = frame.locator("#schedule canvas").last
+    canvas = frame.locator("#schedule .grid-scroll canvas")
     canvas.hover(position={"x": 500, "y": 60})
     frame.locator(".grid-tip:not([hidden])").wait_for()
     assert "g/kWh" in frame.locator(".grid-tip").text_content()
@@ -142,7 +142,7 @@ def test_a_slider_plans_again_in_python(explored: Any) -> None:
     best = next(one["body"] for one in asked if one["path"] == "api/plan/best")
     assert best["budget_kg"] == pytest.approx(round(less, 3))
     assert 0 < best["emissions_kg"] <= best["budget_kg"] < plan.emissions_kg
-    shown = f"{best['emissions_kg']:.4g} kg instead"
+    shown = f"The run emits {best['emissions_kg']:.4g} of"
     _waited(page, lambda: shown in frame.locator("#tile-saved-note").text_content())
     assert frame.locator("#tile-saved-note").text_content() != before
     assert frame.locator("#trouble").is_hidden()
