@@ -115,7 +115,9 @@ def follow(
 
     def squares(updates: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return squared lengths of updates [.., rate, group or first model], for optima anywhere around their mean."""
-        together = updates @ only_groups  # products with vectors: sums and means of small arrays take several times longer
+        together = (
+            updates @ only_groups
+        )  # products with vectors: sums and means of small arrays take several times longer
         found = ((updates * updates) @ of_groups - of_sum * together * together) @ over_rates
         return np.asarray(np.maximum(found, 0.0))  # rounding of a difference
 

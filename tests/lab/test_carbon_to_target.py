@@ -157,7 +157,7 @@ def test_the_page_and_the_readme_show_the_stored_cells() -> None:
     assert "\n\n".join(block.strip() for block in blocks) == shown.output.strip()
     for setting in TASKS.values():
         assert re.search(rf"\| {re.escape(setting.title)}(?: †)? \|", blocks[0]), "a task is missing, also as not run"
-    first = blocks[0].split(". ")[0].removeprefix("- ")
+    first = " ".join(blocks[0].split()).split(". ")[0].removeprefix("- ")
     assert first.startswith("To 99 % of full training's score, auto emits ")
     assert first in " ".join((root / "README.md").read_text(encoding="utf-8").split())
     # Outside the tables the page has no figure that a run could change.

@@ -11,6 +11,7 @@ AUROC of the gain over 0.5. `slackwater.lab.studies.carbon_targets` defines the 
 from __future__ import annotations
 
 import logging
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -306,7 +307,9 @@ def table(names: list[str] | None, page: Path | None, results: Path) -> None:
     _check("task", names or [], TASKS)
     store = AnyStore(results, Cell)
     makers = (carbon_targets.headline, carbon_targets.details)
-    results_text, targets_text = ("\n".join(make(_runs(store), _titles(names), list(METHODS))) for make in makers)
+    results_text, targets_text = (
+        "\n".join(_wrapped(text) for text in make(_runs(store), _titles(names), list(METHODS))) for make in makers
+    )
     if page is None:
         click.echo(f"{results_text}\n\n{targets_text}")
     else:
@@ -326,6 +329,16 @@ def chart(names: list[str] | None, out: Path, results: Path) -> None:
     """Draw the score against emissions, one panel for each task."""
     _check("task", names or [], TASKS)
     click.echo(f"wrote {carbon_targets.draw(_runs(AnyStore(results, Cell)), _titles(names), list(METHODS), out)}")
+
+
+def _wrapped(text: str) -> str:
+    """Return a line of prose in lines as long as the pages' other ones; tables stay as they are."""
+    indent = "  " if text.startswith("- ") else ""
+    wrapped = textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+    return text if text.startswith("|") or not text.strip() else wrapped + "\n" * text.endswith("\n")
+
+
+_WIDTH = 99
 
 
 def _titles(names: list[str] | None) -> dict[str, str]:
