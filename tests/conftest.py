@@ -1,3 +1,4 @@
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -27,6 +28,15 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs the shared data, which is not at {folder} (set SLACKWATER_SHARED_DATA)")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _own_log_level() -> Iterator[None]:
+    """A study that silences our log silences it for its own test only."""
+    logger = logging.getLogger("slackwater")
+    before = logger.level
+    yield
+    logger.setLevel(before)
 
 
 @pytest.fixture(scope="session", autouse=True)

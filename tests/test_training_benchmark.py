@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-LIMIT, WAYS = "threads, channels-last", ["threads, channels-last", "ours", "ours, bf16", "ours, evaluated every round"]
+LIMIT, WAYS = "threads, channels-last", ["threads, channels-last", "ours", "ours, evaluated every round"]
 
 
 class Run(NamedTuple):

@@ -9,7 +9,6 @@ and has 30 local steps, whatever the slot's length: with longer slots the same b
 
 from __future__ import annotations
 
-import logging
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -97,7 +96,6 @@ results_option = click.option("--results", type=click.Path(path_type=Path), defa
 @results_option
 def run(data: str, mnist: str | None, tasks: str, seeds: tuple[int, ...], results: Path) -> None:
     """Train the cells that are not stored yet."""
-    logging.getLogger("slackwater").setLevel(logging.ERROR)
     cells = [
         Cell(task=task, minutes=minutes, hours=hours, method=method, seed=seed)
         for minutes in reversed(MINUTES)
