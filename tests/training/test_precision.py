@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from small_tasks import SCHEDULE, classes, plan_of
+from torch import nn
 
 import slackwater as sw
 from slackwater.errors import ScenarioError
 from slackwater.ledger.run import Run
 from slackwater.training.loop import Progress
 from slackwater.training.settings import Settings
+from slackwater.training.tasks import maker
 
 
 def test_accuracy_is_unchanged_within_seeds() -> None:
@@ -59,3 +61,15 @@ def test_auto_is_stored_as_what_the_processor_has(monkeypatch: pytest.MonkeyPatc
 def test_an_unknown_precision_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ScenarioError, match="precision must be one of fp32, bf16, auto, not 'fp8'"):
         Settings(threads=1, precision="fp8")
+
+
+def test_group_norms_stay_in_float32() -> None:
+    model = maker("resnet", channels=3, size=8)()
+    norms = [layer for layer in model.modules() if isinstance(layer, nn.GroupNorm)]
+    seen: list[torch.dtype] = []
+    for norm in norms:
+        norm.register_forward_hook(lambda _layer, _given, output: seen.append(output.dtype))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = model(torch.rand(2, 3, 8, 8))
+    assert outputs.dtype == torch.bfloat16  # the step itself is not
+    assert seen == [torch.float32] * 19
