@@ -12,6 +12,7 @@ from click.testing import CliRunner
 import slackwater as sw
 from slackwater.lab.store import Store, sweep
 from slackwater.lab.studies import auto, auto_cells, auto_cnn, auto_rules, auto_trainer
+from slackwater.lab.studies.carbon_to_target import Sources, schedule
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -40,6 +41,13 @@ def train(wanted: list[Any], path: Path, **other: Any) -> list[dict[str, Any]]:
     store = Store(path, auto_cells.Cell)
     batches = auto_cells.Batches(wanted, store, auto_cells.Maker("typical"), None, **other)
     return list(sweep(wanted, batches.measure, store))
+
+
+def test_auto_chooses_every_setting_itself() -> None:
+    chosen = auto_cells.auto_cell(auto_cells.Maker("typical"), auto_cells.Cell(hours=20))
+    assert (chosen.fine_tune, chosen.recall, chosen.alpha) == (3, 10, 0.01)  # none is what a cell has by default
+    plan, _ = schedule(Sources(), "mnist-small", "auto", 20)
+    assert (plan.end, plan.problem.fine_tune, plan.problem.recall) == (chosen.end, chosen.fine_tune, chosen.recall)
 
 
 def test_cells_are_stored_and_not_trained_again(tmp_path: Path) -> None:

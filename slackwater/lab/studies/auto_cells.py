@@ -145,9 +145,14 @@ class Batches:
         return rows
 
 
+def free(problem: Problem) -> Problem:
+    """Return the problem with every setting left to the planner."""
+    return problem.with_settings(fine_tune=None, recall=None, alpha=None)
+
+
 def auto_cell(maker: Maker, cell: Cell) -> Cell:
     """Return the cell that the planner `auto` chooses for the budget, task and start of this one."""
-    recommended = sw.plan(maker.problem(cell), planner="auto").recommended
+    recommended = sw.plan(free(maker.problem(cell)), planner="auto").recommended
     assert recommended is not None
     return replace(cell, rule=recommended.aggregator, **recommended.settings)
 

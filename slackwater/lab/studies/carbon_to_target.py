@@ -30,6 +30,7 @@ from slackwater.lab.paper.setting import FULL_HOURS, POWER_W, SLACK, START, ZONE
 from slackwater.lab.policies.registry import PLANNED
 from slackwater.lab.store import RESULTS, TRAINED, Row, Store, sweep, trained
 from slackwater.lab.studies import carbon_targets
+from slackwater.lab.studies.auto_cells import free
 from slackwater.lab.studies.auto_trainer import small_task
 from slackwater.planning.problem import Problem
 from slackwater.planning.schedule import no_slack_plan
@@ -165,7 +166,7 @@ def schedule(sources: Sources, task: str, method: str, hours: int) -> tuple[sw.P
     problem = sources.problem(task, hours)
     name, _, number = method.partition(":")
     if name == "auto":
-        return PLANNED["ours-auto"].make(problem)
+        return PLANNED["ours-auto"].make(free(problem))
     if name == "paper":
         return sw.plan(problem, end=int(number)), "ufedavg"
     if name in (FULL, "no-slack"):
