@@ -103,20 +103,8 @@ def _with_verbose(command: click.Command) -> click.Command:
     return command
 
 
-class LazyGroup(click.Group):
-    """Import a command when it is called, and turn every error into a message on stderr and an exit code."""
-
-    def __init__(self, **settings: Any) -> None:
-        """Create a placeholder for each command, for `--help` and for suggestions after a typing error."""
-        super().__init__(commands=[click.Command(name, help=text) for name, (_, text) in COMMANDS.items()], **settings)
-
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Import and return the command of that name, or None if there is none."""
-        if name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[name][0].partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
-        return _with_verbose(command)
+class ErrorGroup(click.Group):
+    """Turn every error of a command into a message on stderr and an exit code."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -126,10 +114,6 @@ class LazyGroup(click.Group):
             return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
             raise _mistake(error, str(info_name)) from None
-
-    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands from the placeholders."""
-        click.Group(commands=self.commands).format_commands(context, formatter)
 
     def invoke(self, context: click.Context) -> Any:
         """Run a command; with SLACKWATER_DEBUG=1, print the traceback of an error."""
@@ -159,6 +143,26 @@ class LazyGroup(click.Group):
                 f"again with {_DEBUG}=1, and report the output.",
                 1,
             )
+
+
+class LazyGroup(ErrorGroup):
+    """Import a command when it is called."""
+
+    def __init__(self, **settings: Any) -> None:
+        """Create a placeholder for each command, for `--help` and for suggestions after a typing error."""
+        super().__init__(commands=[click.Command(name, help=text) for name, (_, text) in COMMANDS.items()], **settings)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """Import and return the command of that name, or None if there is none."""
+        if name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return _with_verbose(command)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands from the placeholders."""
+        click.Group(commands=self.commands).format_commands(context, formatter)
 
 
 def _fail(message: str, exit_code: int) -> NoReturn:

@@ -6,6 +6,8 @@ from importlib import import_module
 
 import click
 
+from slackwater.cli.main import ErrorGroup
+
 STUDIES = {
     "aggregation": "Aggregators on the same schedules.",
     "auto": "Rules and schedules for the planner `auto` on a small network.",
@@ -14,6 +16,7 @@ STUDIES = {
     "calibration": "Predicted against measured remaining error.",
     "carbon-to-target": "Emissions until a method has the score of full training, on several tasks.",
     "correlation": "Heterogeneity and correlation of participation.",
+    "differences": "Changes of the paper's method where our tables differ from the published ones.",
     "forecasts": "Forecast errors, and savings of plans made on forecasts.",
     "raising": "Changes of auto and echo, tried on two tasks and judged on others.",
     "quorum": "Lone slots, and what a quorum costs.",
@@ -23,7 +26,7 @@ STUDIES = {
 }
 
 
-class _Studies(click.Group):
+class _Studies(ErrorGroup):
     """Import a study only when it is called: most need PyTorch, some the repository's tests."""
 
     def list_commands(self, context: click.Context) -> list[str]:

@@ -381,6 +381,11 @@ def make_aggregator(spec: str, memory_dtype: str = "float32") -> Aggregator:
 
     `memory_dtype` is the type of stored updates: float32 keeps them unchanged; float16 and bfloat16 halve the memory.
     """
+    if not isinstance(spec, str):
+        raise ScenarioError(
+            f"The aggregator is a {type(spec).__name__}, and a name is needed: a run's file keeps the name. Register yours "
+            f"first: sw.register_aggregator('mine', {getattr(spec, '__name__', type(spec).__name__)}), then aggregator='mine'."
+        )
     name, colon, number = spec.strip().lower().partition(":")
     factory = AGGREGATORS.get(name)
     if not colon:

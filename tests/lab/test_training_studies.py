@@ -37,6 +37,26 @@ def test_aggregation(tmp_path: Path) -> None:
     assert "| memory | " in shown
 
 
+def test_missing_data_is_answered_with_a_sentence(tmp_path: Path) -> None:
+    asked = [
+        "aggregation",
+        "run",
+        "--task",
+        "mnist",
+        "--task-data",
+        str(tmp_path / "nothing"),
+        "--seeds",
+        "1",
+        "--ends",
+        "5",
+    ]
+    found = CliRunner().invoke(main, [*asked, "--results", str(tmp_path / "x.jsonl")])
+    assert found.exit_code == 1
+    assert isinstance(found.exception, SystemExit)
+    assert found.stderr.startswith("error: ")
+    assert "Traceback" not in found.stderr
+
+
 def test_correlation(tmp_path: Path) -> None:
     results = tmp_path / "correlation.jsonl"
     small = ("--seeds", "1", "--cells", "HE-TC-SC", "--aggregators", "ufedavg", "--slots", "15", "--local-steps", "1")

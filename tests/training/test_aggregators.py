@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +165,12 @@ def test_unknown_names_are_refused_with_a_hint() -> None:
     for bad in ("memory:0", "memory:1.5", "fedstale:2", "clipped:0"):
         with pytest.raises(ScenarioError, match="Write"):
             make_aggregator(bad)
+
+
+def test_an_object_is_answered_with_how_to_register_it() -> None:
+    for given in (FedAvg, FedAvg()):
+        with pytest.raises(ScenarioError, match=re.escape("sw.register_aggregator('mine', FedAvg), then")):
+            make_aggregator(given)  # type: ignore[arg-type]
 
 
 def test_others_can_register_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
