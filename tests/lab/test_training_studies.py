@@ -38,22 +38,10 @@ def test_aggregation(tmp_path: Path) -> None:
 
 
 def test_missing_data_is_answered_with_a_sentence(tmp_path: Path) -> None:
-    asked = [
-        "aggregation",
-        "run",
-        "--task",
-        "mnist",
-        "--task-data",
-        str(tmp_path / "nothing"),
-        "--seeds",
-        "1",
-        "--ends",
-        "5",
-    ]
+    asked = ["aggregation", "run", "--task", "mnist", "--task-data", str(tmp_path / "nothing"), "--seeds", "1"]
     found = CliRunner().invoke(main, [*asked, "--results", str(tmp_path / "x.jsonl")])
-    assert found.exit_code == 1
-    assert isinstance(found.exception, SystemExit)
-    assert found.stderr.startswith("error: ")
+    assert found.exit_code == 2
+    assert found.stderr.startswith(f"error: data '{tmp_path / 'nothing'}' is not a folder. Name a folder with")
     assert "Traceback" not in found.stderr
 
 
