@@ -6,7 +6,9 @@ import json
 import logging
 import math
 import secrets
+import shlex
 import sqlite3
+import statistics
 import threading
 import time
 from collections import Counter
@@ -14,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,7 @@ from slackwater.planning.plan import Plan
 from slackwater.planning.schedule import NO_SLACK
 from slackwater.planning.storage import plan_from_dict
 from slackwater.report.comparison import BASELINE
-from slackwater.units import iso
+from slackwater.units import iso, utc
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
@@ -209,16 +212,17 @@ _MOST_EVENTS = 200
 _MOST_LOG, _MOST_LOG_NAMES, _MOST_LOG_LETTERS = 200, 6, 400
 _MOST_POINTS = 2_000
 _PACE_ROUNDS = 10
-"""Last rounds whose mean length predicts that of the rest."""
+"""Last rounds whose median distance on the wall clock predicts that of the rest."""
 _FAR_BELOW, _LEAST_STARTS = 0.5, 3
 """Share of the declared energy below which a client should be calibrated, and the measured starts that show it."""
 _MOST_REPLANS = 5
 _MOST_NAMES = 200
 _SILENT_S = 120.0
-_GONE = "The process of this run is gone; nothing trains. Continue with: slackwater resume"
+_GONE = "The process of this run is gone; nothing trains."
+_STOPPED = "Stopped."
 _STATUS = {
     "running": "Running.",
-    "stopped": "Stopped. Continue with: slackwater resume",
+    "stopped": _STOPPED,
     "diverged": "Diverged: the loss is no longer a number. The last good model is in the run's file.",
     "failed": "Failed; see the events for the reason.",
     "done": "Done.",
@@ -286,12 +290,17 @@ class RunReader:
             if row is None:
                 raise SlackwaterError(f"The run in {self.path.parent.name} has not started: its file has no plan yet.")
             spent_kg = LedgerQueries(db, self.path).ledger.spent_kg()
-            return {"label": self.label, **self._stands(str(row[0])), "spent_kg": spent_kg, "budget_kg": row[1]}
+            return {"label": self.label, **self._stands(db, str(row[0])), "spent_kg": spent_kg, "budget_kg": row[1]}
 
-    def _stands(self, status: str) -> dict[str, Any]:
-        """Return the status, and whether the process of a run that should be running is gone."""
+    def _stands(self, db: sqlite3.Connection, status: str) -> dict[str, Any]:
+        """Return the status, why a run failed, and whether the process of a run that should be running is gone."""
         gone = status == "running" and is_written(self.path.parent) is False
-        return {"status": status, "gone": gone, "sentence": _GONE if gone else _STATUS.get(status, status)}
+        sentence = _GONE if gone else _STATUS.get(status, status)
+        if sentence in (_GONE, _STOPPED):
+            sentence += f' Continue with "slackwater resume {shlex.quote(self.path.parent.name)}".'
+        elif status == "failed" and (reason := _last_error(db)):
+            sentence = f"Failed: {reason}"
+        return {"status": status, "gone": gone, "sentence": sentence}
 
     def _read_rounds(self, db: sqlite3.Connection) -> None:
         assert self._plan is not None
@@ -333,22 +342,23 @@ class RunReader:
         figures = ledger.figures(in_force)
         done = self.rounds[-1]["slot"] if self.rounds else -1
         silent = max(0.0, time.time() - self._written_at())
-        budget_kg, events = self._fixed["budget_kg"], _events(db)
+        budget_kg, events, spent = self._fixed["budget_kg"], _events(db), _spent_by_slot(ledger)
         with damage(self.path):
             coming = self._coming(plan, done, journal)
         now = self._under_way(plan, journal) or (coming[0] if coming and not journal.get("guide") else None)
         return {
             "label": self.label,
             "kind": self._fixed["kind"],
-            **self._stands(status),
+            **self._stands(db, status),
             "silent_s": round(silent, 1),
             "quiet": status == "running" and silent > _SILENT_S,
             "figures": figures.to_dict(),
             "spent_kg": figures.spent_kg,
             "budget_kg": budget_kg,
             "left_kg": None if budget_kg is None else budget_kg - figures.spent_kg,
-            "ends": self._ends(plan, in_force),
-            "kg_by_round": self._kg_by_round(ledger),
+            "ends": self._ends(plan, in_force, ledger),
+            "kg_by_round": self._kg_by_round(spent),
+            "spent_by_slot": _thinned(spent),
             "baseline": _baseline(self.path.parent),
             "measured": _far_below(ledger, plan),
             "planned_kg": figures.planned_kg,
@@ -357,6 +367,7 @@ class RunReader:
             "expected_kg": figures.expected_kg,
             "last_slot": done,
             "decided_slots": in_force.decided,
+            "reached_slots": self._reached(in_force, journal),
             "slots": in_force.end,
             "rounds_done": len(self.rounds),
             "rounds_planned": self._fixed["rounds_planned"],
@@ -391,35 +402,50 @@ class RunReader:
             "window": [begins, max(begins, in_force.end)],
         }
 
-    def _kg_by_round(self, ledger: LedgerQueries) -> list[float]:
+    def _kg_by_round(self, spent: list[tuple[int, float]]) -> list[float]:
         """Return the kg of the ledger up to each round, as far as they are settled now.
 
         A round's own `spent_kg` counts what was at an upper bound then, so that it can be more than that of the next.
         """
-        by_slot = sorted(ledger.kg_by_slot().items())
-        sums = np.cumsum([kg for _, kg in by_slot]) if by_slot else np.zeros(0)
-        at = np.searchsorted([slot for slot, _ in by_slot], [one["slot"] for one in self.rounds], side="right")
-        return [float(sums[count - 1]) if count else 0.0 for count in at.tolist()]
+        at = np.searchsorted([slot for slot, _ in spent], [one["slot"] for one in self.rounds], side="right")
+        return [spent[count - 1][1] if count else 0.0 for count in at.tolist()]
 
-    def _ends(self, plan: Plan, in_force: PlanInForce) -> dict[str, Any]:
+    def _reached(self, in_force: PlanInForce, journal: Journal) -> int:
+        """Return how many slots are over: a client that was planned in one of them and has no round missed it.
+
+        The rounds do not say it in a live run, where a slot without a usable update has no round.
+        """
+        if self._fixed["kind"] == "simulated":
+            return self.rounds[-1]["slot"] + 1 if self.rounds else 0
+        return min((one.slot for one in journal.attempts(outcome="running")), default=in_force.decided)
+
+    def _ends(self, plan: Plan, in_force: PlanInForce, ledger: LedgerQueries) -> dict[str, Any]:
         """Return when the plan in force ends: by its own clock, and how many seconds from now on the wall clock."""
         problem, seconds = plan.problem, None
         at = problem.slot_start(in_force.end) if has_times(problem) else None
         rounds_left = int(np.count_nonzero(in_force.wanted[:, in_force.decided :].any(axis=0)))
-        pace = [one["seconds"] for one in self.rounds[-_PACE_ROUNDS:]]
         slot_s = self._fixed["settings"].get("slot_seconds")
         if self._fixed["kind"] == "live":
             seconds = None if at is None else (at - time_source.now()).total_seconds()
         elif isinstance(slot_s, int | float) and slot_s > 0:
             seconds = float(slot_s) * (in_force.end - in_force.decided)
-        elif pace:
-            seconds = rounds_left * sum(pace) / len(pace)
+        elif (pace_s := self._pace_s(ledger)) is not None:
+            seconds = rounds_left * pace_s
         return {
             "slot": in_force.end,
             "at": None if at is None else iso(at),
             "seconds": seconds if seconds is None else max(0.0, seconds),
             "rounds_left": rounds_left,
         }
+
+    def _pace_s(self, ledger: LedgerQueries) -> float | None:
+        """Return how long a round takes on the wall clock, re-planning and evaluation included; None before the second."""
+        booked = ledger.booked_at()
+        last = [one["slot"] for one in self.rounds[-_PACE_ROUNDS - 1 :]]
+        with damage(self.path):
+            moments = [utc(booked[slot], "booked_at") for slot in last if slot in booked]
+        lengths = [(after - before).total_seconds() for before, after in pairwise(moments)]
+        return statistics.median(lengths) if lengths else None
 
     def _coming(self, plan: Plan, done: int, journal: Journal) -> list[dict[str, Any]]:
         """Return the clients of the next two busy slots: by the last plan of a live run, else by the first."""
@@ -536,11 +562,26 @@ def _charges(ledger: LedgerQueries) -> dict[str, Any]:
     }
 
 
+def _spent_by_slot(ledger: LedgerQueries) -> list[tuple[int, float]]:
+    """Return for each charged slot the kg of the ledger up to it, as far as they are settled now."""
+    by_slot = sorted(ledger.kg_by_slot().items())
+    sums = np.cumsum([kg for _, kg in by_slot]).tolist()
+    return [(slot, total) for (slot, _), total in zip(by_slot, sums, strict=True)]
+
+
+def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return at most `_MOST_POINTS` of the points, the last one included."""
+    step = -(-len(points) // _MOST_POINTS) or 1
+    return points[::-step][::-1]
+
+
 def _baseline(folder: Path) -> dict[str, Any] | None:
-    """Return the curves of the no-slack baseline that was trained beside a run; None if there is none."""
+    """Return the curves of the no-slack baseline beside a run, and whether it is still to train; None if there is none."""
     path = folder / BASELINE / FILE
-    if not path.is_file():
+    if not path.parent.is_dir():
         return None
+    if not path.is_file():  # the run makes the folder at its start, and trains the baseline at its end
+        return {"status": None, "trains": is_written(folder) is True, "spent_kg": 0.0, "rounds": []}
     try:
         with _reading(path) as db:
             row, metric = db.execute("SELECT status FROM run").fetchone(), _metric(db, path)
@@ -550,7 +591,9 @@ def _baseline(folder: Path) -> dict[str, Any] | None:
                 for one in db.execute(query, (_MOST_POINTS,))
             ]
             spent_kg = LedgerQueries(db, path).ledger.spent_kg()
-            return {"status": None if row is None else row[0], "spent_kg": spent_kg, "rounds": rounds}
+            status = None if row is None else row[0]
+            trains = status in (None, "running") and is_written(path.parent) is not False
+            return {"status": status, "trains": trains, "spent_kg": spent_kg, "rounds": rounds}
     except SlackwaterError:  # it is just being created; a damaged one is shown as a run of its own
         return None
 
@@ -599,6 +642,13 @@ def _replan(one: Replan) -> dict[str, Any]:
         "reserve_kg": _finite(one.reserve_kg),
         "planned_kg": _finite(one.planned_kg),
     }
+
+
+def _last_error(db: sqlite3.Connection) -> str | None:
+    """Return the last error that a run wrote."""
+    query = "SELECT substr(message, 1, ?) FROM events WHERE level = 'error' ORDER BY id DESC LIMIT 1"
+    row = db.execute(query, (_MOST_LOG_LETTERS,)).fetchone()
+    return None if row is None else str(row[0])
 
 
 def _events(db: sqlite3.Connection) -> list[dict[str, Any]]:

@@ -8,16 +8,19 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made import HOSTILE, do_rounds, scenario, small_plan, start_run
-from report_runs import replanned
+from made import HOSTILE, SCENARIO, do_rounds, scenario, small_plan, start_run
+from report_runs import IN_FORCE, START, replanned
 from reverse_proxy import proxied
 
 import slackwater as sw
 from slackwater.dashboard.server import Dashboard
+from slackwater.ledger.journal import Attempt
 from slackwater.ledger.run import Run
 from slackwater.scenario import load_scenario
 
@@ -179,6 +182,62 @@ def test_a_replanned_live_run_shows_the_numbers_of_the_ledger(serve: Serve, page
     for key in ("Home", "ArrowDown", "ArrowRight", "ArrowRight"):  # bob, slot 2: only the first plan had it
         page.keyboard.press(key)
     assert page.text_content("#realised .grid-say").endswith("In the first plan only; a re-plan dropped it.")
+
+
+def test_a_failed_run_says_why_and_shows_the_slots_that_it_lost(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    with Run.open(replanned(tmp_path / "run", until=3)) as run:
+        charge = next(iter(run.ledger.charges()))
+        late = START + timedelta(hours=4)
+        run.ledger.charge(replace(charge, id=None, slot=4, slot_start=late, client="alice", zone="A"))
+        run.journal.note_planned(4, IN_FORCE[4])
+        run.journal.note(Attempt(slot=4, client="alice", outcome="failed", sent_at=late, ended_at=late))
+        run.log("alice: the disk is full.", level="error", slot=4)
+        run.set_status("failed")
+        spent, budget = run.ledger.spent_kg(), run.ledger.budget_kg or 0.0
+        page = page_of(serve(tmp_path), "run")
+        page.wait_for_selector("#burn svg")
+        assert page.text_content("#run-status").startswith("Failed: alice: the disk is full.")
+        with page.expect_download() as download:
+            page.click("#realised-export button:has-text('CSV')")
+        rows = list(csv.DictReader(download.value.path().read_text().splitlines()))
+        assert [row["client"] for row in rows if row["state"] == "missed"] == ["alice", "bob"]
+        assert "pending" not in {row["state"] for row in rows}
+        # The curve of the realised kg goes on to the last charge, although its slot has no round.
+        x = [float(text) for text in page.get_attribute("#burn .line.c1", "d").replace("L", " ").split()[2::2]]
+        planned = [float(text) for text in page.get_attribute("#burn .line.quiet", "d").replace("L", " ").split()[2::2]]
+        assert x[-1] == planned[-1]
+        assert page.text_content("#run-left") == f"{budget - spent:.4g} kg"
+
+
+def test_the_baseline_is_followed_to_its_end_after_the_run(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    plan = small_plan()
+    with start_run(tmp_path / "run", plan) as run:
+        do_rounds(run, plan, 0, 1000)
+        (tmp_path / "run" / "baseline").mkdir()
+        run.set_status("done")
+        page = page_of(serve(tmp_path), "run")
+        page.wait_for_selector("#burn svg")
+        assert "Without slack the budget pays" in page.text_content("#run-score-note")
+        with start_run(tmp_path / "run" / "baseline", plan) as beside:
+            do_rounds(beside, plan, 0, 2)
+            _until(page, lambda: "Without slack, so far: 28.0 %" in page.text_content("#run-score-note"), 15)
+            do_rounds(beside, plan, 2, 1)
+            beside.set_status("done")
+            _until(page, lambda: "Without slack: 35.2 %" in page.text_content("#run-score-note"), 15)
+
+
+def test_slots_of_a_minute_have_times_on_their_axes(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    problem = load_scenario(scenario(tmp_path, head=f"slot_minutes = 1\n{SCENARIO}")).problem()
+    plan = sw.plan(problem)
+    with start_run(tmp_path / "run", plan) as run:
+        do_rounds(run, plan, 0, 2)
+        page = page_of(serve(tmp_path / "run"), "run")
+        page.wait_for_selector("#burn svg")
+        with page.expect_download() as download:
+            page.click("#realised-export button:has-text('SVG')")
+        page.select_option("#run-axis", "time")  # the axis goes to the end of the plan from the first round on
+        for picture in (download.value.path().read_text(), page.inner_html("#burn"), page.inner_html("#accuracy")):
+            assert ">00:05<" in picture
 
 
 def test_a_client_is_edited_and_the_plan_the_link_and_the_file_follow(

@@ -7,7 +7,7 @@ import platform
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,9 @@ from made import do_rounds, small_plan, start_run
 from report_runs import START, replanned
 
 from slackwater import time_source
+from slackwater.dashboard import runs
 from slackwater.dashboard.runs import RunReader
+from slackwater.ledger.journal import Attempt
 from slackwater.ledger.ledger import Charge
 from slackwater.ledger.run import RoundRecord, Run
 
@@ -82,12 +84,14 @@ def test_when_a_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with start_run(tmp_path / "trained", plan) as run:
         reader = _reader(tmp_path / "trained")
         assert reader.look()["ends"]["seconds"] is None  # no round yet, and so no pace
-        total = do_rounds(run, plan, 0, 3)
+        for number, second in enumerate((0, 2, 4, 3604, 3606)):  # it was stopped for an hour
+            monkeypatch.setattr(time_source, "now", lambda second=second: START + timedelta(seconds=second))
+            total = do_rounds(run, plan, number, 1)
         ends = reader.look()["ends"]
-        assert ends["rounds_left"] == total - 3
-        assert ends["seconds"] == pytest.approx(0.1 * (total - 3))
+        assert ends["rounds_left"] == total - 5
+        assert ends["seconds"] == 2 * (total - 5)  # of the wall clock: more than the 0.1 s that a round itself takes
         assert ends["slot"] == plan.window.stop
-        do_rounds(run, plan, 3, 1000)
+        do_rounds(run, plan, 5, 1000)
         assert reader.look()["ends"]["seconds"] == 0
     monkeypatch.setattr(time_source, "now", lambda: datetime(2022, 1, 2, 1, tzinfo=UTC))
     ends = _reader(replanned(tmp_path / "live", until=3)).look()["ends"]
@@ -103,13 +107,17 @@ def test_the_baseline_beside_a_run_is_shown_with_it(tmp_path: Path) -> None:
         no_slack = reader.fixed()["no_slack"]
         assert no_slack["emissions_kg"] == pytest.approx(sum(no_slack["kg_by_slot"]), abs=1e-5)
         (tmp_path / "baseline").mkdir()
-        assert reader.look()["baseline"] is None
+        run.set_status("done")
+        waits = reader.look()["baseline"]  # the run has ended, and its process is about to train the baseline
+        assert (waits["status"], waits["trains"], waits["rounds"]) == (None, True, [])
         with start_run(tmp_path / "baseline", plan) as beside:
             do_rounds(beside, plan, 0, 3)
             spent = beside.ledger.spent_kg()
-        found = reader.look()["baseline"]
-        assert (found["status"], found["spent_kg"]) == ("running", spent)
-        assert [row[3] for row in found["rounds"]] == pytest.approx([1 - 0.8 * 0.9**n for n in range(3)])
+            found = reader.look()["baseline"]
+            assert (found["status"], found["trains"], found["spent_kg"]) == ("running", True, spent)
+            assert [row[3] for row in found["rounds"]] == pytest.approx([1 - 0.8 * 0.9**n for n in range(3)])
+            beside.set_status("done")
+        assert not reader.look()["baseline"]["trains"]
         (tmp_path / "baseline" / "run.db").write_bytes(b"x" * 999)
         assert reader.look()["baseline"] is None
 
@@ -148,3 +156,44 @@ def test_the_log_holds_what_the_run_writes_in_the_order_of_the_clock(tmp_path: P
     assert "Re-planned: due." in messages
     assert messages.index("Round 3: alice, bob.") < messages.index("Round 1: alice.")
     assert json.dumps(log)
+
+
+def test_slots_without_a_usable_update_are_over_and_their_kg_are_spent(tmp_path: Path) -> None:
+    with Run.open(replanned(tmp_path / "run", until=3)) as run:
+        reader = _reader(tmp_path / "run")
+        assert reader.look()["reached_slots"] == 4
+        run.ledger.charge(_line(4, 0.02))
+        lost = Attempt(slot=4, client="alice", attempt=0, outcome="running", sent_at=START)
+        run.journal.note(lost)
+        state = reader.look()
+        assert (state["decided_slots"], state["reached_slots"]) == (5, 4)  # who was asked has not answered
+        run.journal.note(replace(lost, outcome="failed", ended_at=START))
+        state = reader.look()
+    assert state["reached_slots"] == 5
+    assert state["last_slot"] == 3  # no round
+    assert [slot for slot, _ in state["spent_by_slot"]][-1] == 4
+    assert state["spent_by_slot"][-1][1] == pytest.approx(state["spent_kg"])
+
+
+def test_a_long_run_draws_some_of_its_slots_and_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = small_plan()
+    with start_run(tmp_path, plan) as run:
+        do_rounds(run, plan, 0, 1000)
+        whole = _reader(tmp_path).look()["spent_by_slot"]
+        monkeypatch.setattr(runs, "_MOST_POINTS", 3)
+        shown = _reader(tmp_path).look()["spent_by_slot"]
+    assert len(shown) <= 3 < len(whole)
+    assert shown[-1] == whole[-1]
+    assert set(shown) <= set(whole)
+
+
+def test_a_failed_run_says_why_and_a_stopped_one_how_to_continue(tmp_path: Path) -> None:
+    folder = tmp_path / "my run"
+    with start_run(folder, small_plan()) as run:
+        reader = _reader(folder)
+        run.set_status("failed")
+        assert reader.look()["sentence"] == "Failed; see the events for the reason."
+        run.log("The disk of this site is full.", level="error")
+        assert reader.look()["sentence"] == reader.brief()["sentence"] == "Failed: The disk of this site is full."
+        run.set_status("stopped")
+        assert reader.look()["sentence"] == "Stopped. Continue with \"slackwater resume 'my run'\"."

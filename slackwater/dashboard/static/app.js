@@ -35,16 +35,16 @@ let wanted = null;
 let noting = null;
 let going = false;
 
-function options(select, list) {
+function options(select, list, name = (one) => `${one.kind}: ${printable(one.label)}`) {
   const kept = select.value;
-  select.replaceChildren(...list.map((one) => el("option", { value: one.id }, `${one.kind}: ${printable(one.label)}`)));
+  select.replaceChildren(...list.map((one) => el("option", { value: one.id }, name(one))));
   if (list.some((one) => one.id === kept)) select.value = kept;
 }
 
 async function refresh() {
   ({ sources } = await ask("/api/sources"));
   options($("source"), edit.listed(sources));
-  options($("runs"), sources.filter((one) => one.kind === "run"));
+  options($("runs"), sources.filter((one) => one.kind === "run"), (one) => printable(one.label));
 }
 
 async function open(view) {

@@ -81,7 +81,7 @@ export function unpacked(packed) {
 export function kilograms(kg) {
   if (kg == null || !Number.isFinite(kg)) return "–";
   if (Math.abs(kg) >= 10000) return Math.round(kg).toLocaleString("en");
-  return kg === 0 ? "0" : String(Number(kg.toPrecision(4)));
+  return kg === 0 ? "0" : String(Number(kg.toPrecision(4))).replace(/^-/, "−");
 }
 
 export function figure(value, digits = 4) {

@@ -259,7 +259,7 @@ export class Grid {
   /** Return the slots that the time axis names: full hours and days, as close as their labels allow. */
   ticks(width = this.width) {
     const { problem, slots } = this.data, length = problem.start ? problem.slot_minutes : 60;
-    const steps = problem.start ? [60, 180, 360, 720, 1440, 2880, 5760, 10080, 20160, 40320].map((m) => Math.max(1, m / length)) : [1, 5, 10, 20, 50, 100, 200, 500, 1000];
+    const steps = problem.start ? [5, 15, 30, 60, 180, 360, 720, 1440, 2880, 5760, 10080, 20160, 40320].map((m) => Math.max(1, m / length)).filter(Number.isInteger) : [1, 5, 10, 20, 50, 100, 200, 500, 1000];
     const step = steps.find((s) => s * width >= 62) ?? steps[steps.length - 1], begin = problem.start ? new Date(problem.start) : null;
     const offset = begin ? (begin.getUTCHours() * 60 + begin.getUTCMinutes()) / length : 0, found = [];
     for (let at = Math.ceil(offset / step) * step - offset; at < slots; at += step) found.push(at);

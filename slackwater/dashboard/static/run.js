@@ -4,7 +4,7 @@ import { exports } from "./export.js";
 import { Grid, gridColours, gridShades } from "./grid.js";
 import { lineChart } from "./chart.js";
 
-const MOST_NAMES = 12, AGAIN_MS = 5000, RESUMED_MS = 20000, HIDDEN_MS = 10000;
+const MOST_NAMES = 12, AGAIN_MS = 5000, RESUMED_MS = 20000, HIDDEN_MS = 10000, BASELINE_MS = 2000;
 
 /** Return seconds as "2 d 3 h", "3 h 20 min", "4 min 5 s". */
 function duration(seconds) {
@@ -77,7 +77,7 @@ export class RunView {
   }
 
   shown(yes) {
-    for (const id of ["run-tiles", "run-cards", "realised-title", "run-legend", "realised-export", "realised", "run-progress", "run-report"]) $(id).hidden = !yes;
+    for (const id of ["run-tiles", "run-charts", "run-cards", "realised-title", "run-legend", "realised-export", "realised", "run-progress", "run-report"]) $(id).hidden = !yes;
   }
 
   /** Follow the run, unless the tab is hidden: a browser allows only six connections to a server. */
@@ -133,13 +133,13 @@ export class RunView {
     this.taken = Date.now();
     if (state.status !== "running") {
       this.unfollow(); // a stopped run may be resumed, and the baseline may still train
-      if (state.status !== "done" || state.baseline?.status === "running") this.retry = setTimeout(() => this.follow(), RESUMED_MS);
+      if (state.status !== "done" || state.baseline?.trains) this.retry = setTimeout(() => this.follow(), state.baseline?.trains ? BASELINE_MS : RESUMED_MS);
     }
     this.ended(state);
     $("live").textContent = state.status === "running" && !state.gone ? (state.quiet ? "No change for two minutes." : "Following the run.") : "";
     // A re-planned run, or one by an online policy, has no fixed number of rounds: its progress is counted in slots.
     const anew = state.replans.length > 0 || !state.rounds_planned;
-    const share = state.status === "done" ? 1 : anew ? (state.last_slot + 1) / state.slots : state.rounds_done / state.rounds_planned;
+    const share = state.status === "done" ? 1 : anew ? state.reached_slots / state.slots : state.rounds_done / state.rounds_planned;
     // "Planned" refers to the plan in force when a slot was decided; without re-plans that is the first plan.
     const force = state.in_force;
     this.slots = force ? state.slots : this.fixed.slots;
@@ -159,20 +159,26 @@ export class RunView {
   draw() {
     if (!this.state || $("run").hidden) return;
     this.tiles();
+    this.cells();
     this.charts();
     this.panels();
-    this.cells();
+  }
+
+  /** Return kg as text, to the fourth digit of the budget: what is left of 3 kg is 0, not 0.00004. */
+  kg(value) {
+    const { budget_kg: budget } = this.state;
+    return kilograms(value != null && budget > 0 ? Number(value.toFixed(Math.min(20, Math.max(0, 3 - Math.floor(Math.log10(budget)))))) : value);
   }
 
   /** Answer what is spent, what is left, when it ends and how good the model is. */
   tiles() {
     const { state } = this, { budget_kg: budget, figures } = state, { no_slack: planned } = this.fixed, { baseline } = state;
     const tell = (id, big, note) => { $(`run-${id}`).textContent = big; $(`run-${id}-note`).textContent = note; };
-    tell("spent", `${kilograms(state.spent_kg)} kg`, `${budget ? `${percent(state.spent_kg / budget)} of ${kilograms(budget)} kg` : "no budget"}${figures.unsettled_kg ? `; ${kilograms(figures.unsettled_kg)} kg of it not settled` : ""}.`);
+    tell("spent", `${kilograms(state.spent_kg)} kg`, `${budget ? `${percent(state.spent_kg / budget)} of ${kilograms(budget)} kg` : "no budget"}${figures.unsettled_kg ? `; ${this.kg(figures.unsettled_kg)} kg of it not settled` : ""}.`);
     const reserve = state.status === "done" ? null : state.replans[0]?.reserve_kg;
-    tell("left", state.left_kg == null ? "–" : `${kilograms(state.left_kg)} kg`, state.status === "done" ? "The run is done." : `${kilograms(figures.to_come_kg)} kg of it planned${reserve == null ? "" : `, ${kilograms(reserve)} kg in reserve`}.`);
+    tell("left", state.left_kg == null ? "–" : `${this.kg(state.left_kg)} kg`, state.status === "done" ? "The run is done." : `${this.kg(figures.to_come_kg)} kg of it planned${reserve == null ? "" : `, ${this.kg(reserve)} kg in reserve`}.`);
     const last = this.rounds.filter((r) => r.score != null).at(-1), trained = baseline?.rounds.filter((r) => r[3] != null).at(-1);
-    const without = trained ? `Without slack: ${scored(state.metric, trained[3])} for ${kilograms(baseline.spent_kg)} kg.` : planned ? `Without slack the budget pays ${planned.rounds} round${planned.rounds === 1 ? "" : "s"} of all clients.` : "";
+    const without = trained ? `Without slack${baseline.trains ? ", so far" : ""}: ${scored(state.metric, trained[3])} for ${this.kg(baseline.spent_kg)} kg.` : planned ? `Without slack the budget pays ${planned.rounds} round${planned.rounds === 1 ? "" : "s"} of all clients.` : "";
     $("run-score-name").textContent = metricName(state.metric);
     tell("score", last ? scored(state.metric, last.score) : "–", `${last ? `After round ${last.number + 1}. ` : "Not evaluated yet. "}${without}`);
     this.countdown();
@@ -184,50 +190,52 @@ export class RunView {
     const { ends, status, gone } = this.state, zone = this.fixed.time_zone;
     const local = ends.at ? `${clock(new Date(ends.at), zone)} ${zone}${zone === "UTC" ? "" : ` (${slotTime(this.problem, ends.slot)})`}` : `slot ${ends.slot}`;
     const over = status !== "running" || gone, left = ends.seconds == null ? null : ends.seconds - (Date.now() - this.taken) / 1000;
-    $("run-ends").textContent = status === "done" ? "Ended" : over ? "Not running" : left == null ? local : left >= 1 ? `in ${duration(left)}` : "now";
+    $("run-ends").textContent = status === "done" ? "Ended" : over ? "Not running" : left == null ? local : left >= 1 ? `in ${duration(left)}` : "any moment";
     $("run-ends-note").textContent = `${over || left == null ? "" : `On this clock: ${clock(new Date(this.taken + 1000 * ends.seconds))}. `}In the scenario: ${local}.`;
   }
 
   charts() {
-    const { metric, kg_by_round: kg, baseline } = this.state, byKg = $("run-axis").value === "kg", slot = (v) => (Number.isInteger(v) && v >= 0 && v <= this.slots ? slotTime(this.problem, v, true) : "");
-    const x = byKg ? "kg CO2e, as settled" : "time, UTC", name = metricName(metric), all = byKg ? {} : { xFormat: slot };
+    const { metric, kg_by_round: kg, baseline } = this.state, byKg = $("run-axis").value === "kg", wide = $("burn").clientWidth || 420;
+    const time = { x: this.problem.start ? "time, UTC" : "slot", xSpan: [0, this.slots], xTicks: this.grid.ticks(wide / (1.25 * this.slots)), xFormat: (slot) => (this.problem.start ? slotTime(this.problem, slot, true) : String(slot)) };
+    const name = metricName(metric), across = byKg ? { x: "kg CO2e, as settled" } : time;
     $("score-title").textContent = name;
     $("loss-by").textContent = byKg ? "by kg CO2e, as settled" : "by time";
     const curve = (read) => this.rounds.map((r, i) => [byKg ? kg[i] : r.slot, read(r)]).filter(([, value]) => value != null);
-    const beside = (at) => (baseline ? [{ name: "no slack, same budget", points: baseline.rounds.map((r) => [byKg ? r[1] : r[0], r[at]]).filter(([, value]) => value != null), kind: "c2", dashed: true, dots: true }] : []);
-    lineChart($("accuracy"), { series: [{ name: "this run", points: curve((r) => r.score), kind: "c0", dots: true }, ...beside(3)], x, y: name, yFormat: scoreTick(metric), ...all });
-    lineChart($("loss"), { series: [{ name: "this run", points: curve((r) => r.loss), kind: "c0", dots: this.rounds.length < 60 }, ...beside(2)], x, y: "mean loss of the clients", ...all });
-    const { budget_kg: budget, expected_kg, first_plan_kg: first, in_force: force, decided_slots: decided, last_slot: done } = this.state;
+    const beside = (at) => (baseline?.rounds.length ? [{ name: "no slack, same budget", points: baseline.rounds.map((r) => [byKg ? r[1] : r[0], r[at]]).filter(([, value]) => value != null), kind: "c2", dashed: true, dots: true }] : []);
+    lineChart($("accuracy"), { series: [{ name: "this run", points: curve((r) => r.score), kind: "c0", dots: true }, ...beside(3)], y: name, yFormat: scoreTick(metric), ...across });
+    lineChart($("loss"), { series: [{ name: "this run", points: curve((r) => r.loss), kind: "c0", dots: this.rounds.length < 60 }, ...beside(2)], y: "mean loss of the clients", ...across });
+    const { budget_kg: budget, expected_kg, first_plan_kg: first, in_force: force, decided_slots: decided, spent_by_slot: spent } = this.state;
     const { planned_kg: planned, busy_slots: busy } = this.fixed, { slots } = this, top = budget ?? planned.at(-1);
     const left = (sums, at) => [[0, top], ...at.map((slot) => [slot + 1, top - sums[slot]])];
-    const real = [[0, top], ...this.rounds.map((r, i) => [r.slot + 1, top - kg[i]])], here = real.at(-1)[1];
-    const from = done >= 0 ? planned[Math.min(done, planned.length - 1)] : 0;
+    const real = [[0, top], ...spent.map(([slot, sum]) => [slot + 1, top - sum])], [now, here] = real.at(-1);
+    const from = now ? planned[Math.min(now, planned.length) - 1] : 0;
     const series = [{ name: "realised", points: real, kind: "c1" }];
     if (!force) series.unshift({ name: "planned", points: left(planned, busy), kind: "quiet", under: true });
     else {
       if (force.planned_kg) series.unshift({ name: "planned (plan in force)", points: left(force.planned_kg, [...force.planned_kg.keys()]), kind: "quiet", under: true });
       series.push({ name: "first plan", points: left(planned, busy), kind: "c2", dashed: true });
     }
-    const rest = force ? force.rest_kg.map((kg, at) => [decided + at + 1, top - this.state.spent_kg - kg]) : busy.filter((slot) => slot > done).map((slot) => [slot + 1, here - (planned[slot] - from)]);
+    const rest = force ? force.rest_kg.map((kg, at) => [decided + at + 1, top - this.state.spent_kg - kg]) : busy.filter((slot) => slot >= now).map((slot) => [slot + 1, here - (planned[slot] - from)]);
     if (this.state.status !== "done") series.push({ name: "expected: the rest as planned", points: [real.at(-1), ...rest], kind: "c1", dashed: true });
     const reserve = this.state.status !== "done" ? this.state.replans[0]?.reserve_kg : null;
-    if (reserve) series.push({ name: "reserve", points: [[done + 1, reserve], [slots, reserve]], kind: "c0", dashed: true });
+    if (reserve) series.push({ name: "reserve", points: [[now, reserve], [slots, reserve]], kind: "c0", dashed: true });
     const { no_slack: without } = this.fixed;
     if (without?.rounds) { let sum = 0; series.push({ name: "no slack (planned)", points: [[0, top], ...without.kg_by_slot.slice(0, without.rounds).map((kg, at) => [at + 1, top - (sum += kg)])], kind: "c4", dashed: true }); }
-    lineChart($("burn"), { series, x: "slot", y: "kg remaining", zero: true, xFormat: (v) => (Number.isInteger(v) && v <= slots ? String(v) : "") });
+    lineChart($("burn"), { series, y: "kg remaining", zero: true, ...time });
     const off = this.state.off_plan_kg;
-    const way = off == null ? "" : Math.abs(off) < 1e-9 * (budget ?? 1) ? " So far as planned." : ` So far ${kilograms(Math.abs(off))} kg ${off > 0 ? "more" : "less"} than planned.`;
-    const reference = this.state.replans.length ? ` The first plan expected ${kilograms(first)} kg.` : "";
-    $("burn-note").textContent = `Expected at the end: ${kilograms(expected_kg)} kg${budget ? ` of ${kilograms(budget)}` : ""}.${way}${reference}`;
+    const way = off == null ? "" : Math.abs(off) < 1e-9 * (budget ?? 1) ? " So far as planned." : ` So far ${this.kg(Math.abs(off))} kg ${off > 0 ? "more" : "less"} than planned.`;
+    const reference = this.state.replans.length ? ` The first plan expected ${this.kg(first)} kg.` : "";
+    $("burn-note").textContent = `Expected at the end: ${this.kg(expected_kg)} kg${budget ? ` of ${kilograms(budget)}` : ""}.${way}${reference}`;
   }
 
   panels() {
     const { state } = this, names = (one) => one.clients.slice(0, MOST_NAMES).map((c) => printable(this.fixed.clients[c])).join(", ") + (one.count > MOST_NAMES ? ` and ${one.count - MOST_NAMES} more` : "");
     const line = (one) => (one ? `slot ${one.slot} (${slotTime(this.problem, one.slot)}${one.in_window ? ", fine-tuning" : ""}): ${names(one)}` : "no client");
     fill($("upcoming"), [["Now", state.status === "running" ? line(state.now) : "not running"], ["Next", line(state.next)], ["Rounds", this.counted], ["Seconds a round", this.rounds.length ? (this.rounds.reduce((a, r) => a + r.seconds, 0) / this.rounds.length).toFixed(2) : "–"]]);
-    const item = (event) => el("li", { class: event.level }, el("time", {}, `${event.at.slice(0, 19).replace("T", " ")}${event.slot == null ? "" : `, slot ${event.slot}`}`), printable(event.message));
+    const when = (at) => (at ? [`${at.slice(0, 19).replace("T", " ").replace("Z", "")} UTC`] : []);
+    const item = (event) => el("li", { class: event.level }, el("time", {}, [...when(event.at), ...(event.slot == null ? [] : [`slot ${event.slot}`])].join(", ")), printable(event.message));
     const list = (box, items, none) => box.replaceChildren(...(items.length ? items : [el("li", {}, none)]));
-    const replanned = (one) => item({ level: "info", at: one.at ?? "", slot: one.slot, message: `Re-planned: ${one.reason}. ${changes(one.changes)} Planned ${kilograms(one.planned_kg)} kg in total, ${kilograms(one.reserve_kg)} kg in reserve.` });
+    const replanned = (one) => item({ level: "info", at: one.at ?? "", slot: one.slot, message: `Re-planned: ${one.reason}. ${changes(one.changes)} Planned ${this.kg(one.planned_kg)} kg in total, ${this.kg(one.reserve_kg)} kg in reserve.` });
     const missed = this.missed(), outcomes = Object.entries(state.outcomes).filter(([outcome]) => outcome !== "done" && outcome !== "running");
     for (const one of state.quarantined) missed.push(el("li", { class: "warning" }, `${one.client} reported ${one.reported_kwh} kWh in slot ${one.slot}, more than is possible; ${one.bound_kwh} kWh are charged. Confirm it with: slackwater confirm`));
     if (outcomes.length) missed.push(el("li", { class: "warning" }, `Results of the requested clients: ${outcomes.map(([outcome, count]) => `${count} ${outcome}`).join(", ")}; ${state.outcomes.done ?? 0} done.`));
@@ -259,7 +267,7 @@ export class RunView {
   }
 
   cells() {
-    const { problem, bits, shades, available } = this, { clients } = problem, look = gridColours(), { slots } = this, done = this.state.last_slot;
+    const { problem, bits, shades, available } = this, { clients } = problem, look = gridColours(), { slots } = this, reached = this.state.reached_slots;
     this.did = this.trained();
     const order = [...clients.name.keys()];
     if (order.length > 100) order.sort((a, b) => clients.zone[a] - clients.zone[b] || a - b);
@@ -271,7 +279,7 @@ export class RunView {
         for (let slot = 0; slot < slots; slot++) {
           const planned = bits.has(client, slot), trained = this.did[client][slot];
           if (trained) line[slot] = planned ? look.TRAINS : look.EXTRA;
-          else if (planned) line[slot] = slot <= done ? look.MISSED : look.PENDING;
+          else if (planned) line[slot] = slot < reached ? look.MISSED : look.PENDING;
           else if (!available.has(clients.mask[client], slot)) line[slot] = look.CANNOT;
         }
         return line;
@@ -298,14 +306,14 @@ export class RunView {
   /** Return what a cell is beside its colour; "superseded": only the first plan had it. */
   mark(client, slot) {
     if (this.did[client][slot]) return this.bits.has(client, slot) ? null : "extra";
-    if (this.bits.has(client, slot)) return slot <= this.state.last_slot ? "missed" : "pending";
+    if (this.bits.has(client, slot)) return slot < this.state.reached_slots ? "missed" : "pending";
     return this.state.in_force && this.first.has(client, slot) ? "superseded" : null;
   }
 
   tell(client, slot) {
     const { clients } = this.problem, zone = clients.zone[client], intensity = this.problem.intensity_g_per_kwh[zone][slot];
     const planned = this.bits.has(client, slot), trained = this.did[client][slot];
-    const what = trained ? (planned ? "Trained as planned." : "Trained, not planned.") : planned ? (slot <= this.state.last_slot ? "Planned, did not train." : "Planned, not reached yet.") : this.mark(client, slot) ? "In the first plan only; a re-plan dropped it." : "Not planned.";
+    const what = trained ? (planned ? "Trained as planned." : "Trained, not planned.") : planned ? (slot < this.state.reached_slots ? "Planned, did not train." : "Planned, not reached yet.") : this.mark(client, slot) ? "In the first plan only; a re-plan dropped it." : "Not planned.";
     return [`${printable(clients.name[client])} (${printable(this.problem.zones[zone])}), ${slotTime(this.problem, slot)}`, `${Math.round(intensity)} g/kWh · ${kilograms(intensity / 1000 * clients.energy_kwh[client])} kg`, what];
   }
 }
