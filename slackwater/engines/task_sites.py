@@ -16,7 +16,7 @@ from slackwater.live.runner import Evaluate, carry_out
 from slackwater.live.sites import Arrays, Reply, Site, Work
 from slackwater.planning.plan import Plan
 from slackwater.training import tasks
-from slackwater.training.local import LocalWork, evaluate, train_locally
+from slackwater.training.local import LocalWork, check_metric, evaluate, train_locally
 from slackwater.training.task import FlatModel, ModelMaker, Task
 
 LOCAL_WORK = {"steps": 30, "epochs": None, "batch_size": 128, "lr": 0.1, "weight_decay": 5e-4}
@@ -82,6 +82,7 @@ def carry_out_task(folder: str | Path, task: Task | None = None) -> LiveResult:
             f"with clients={len(names)}."
         )
     model = ModelMaker(task, seed=settings.seed, device=torch.device("cpu"))()
+    check_metric(model, task)
     sites = TaskSites(task, names, model, LocalWork(**LOCAL_WORK | named.get("work", {})))
     initial = {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}
     return carry_out(where, sites, initial, evaluate=sites.evaluation())

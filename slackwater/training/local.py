@@ -17,8 +17,9 @@ from torch import Tensor
 from slackwater.errors import ScenarioError
 from slackwater.training.global_model import Update
 from slackwater.training.process import stream
-from slackwater.training.scoring import Scorer
+from slackwater.training.scoring import Metric, Scorer
 from slackwater.training.task import Data, FlatModel, LocalStep, ModelMaker, Task
+from slackwater.training.users_code import users_code
 
 PRECISIONS = ("fp32", "bf16", "auto")
 BATCHES, DEVICES, MODEL = 0, 1, 2  # one random stream for each purpose
@@ -90,6 +91,7 @@ def _all_batches(samples: int, work: LocalWork, seed: int) -> list[Tensor | None
     return list(torch.split(order[: work.steps * size], size))
 
 
+@users_code("Local training fails")
 def train_locally(
     model: FlatModel, start: Tensor, buffers: Mapping[str, Tensor], samples: Data, task: Task, work: LocalWork,
     seed: int, out_of_time: Callable[[], bool] | None = None,
@@ -243,6 +245,7 @@ def share(need: Need, probed: int, held: int, work: LocalWork) -> float:
     return _UNITS[need] * probed / (_TRAINING_UNITS * trained)
 
 
+@users_code("The probe of a client fails")
 def probe(model: FlatModel, samples: Data, task: Task, need: Need) -> Probe:
     """Probe the model as it is loaded; its mode and its parameters do not change."""
     device, training = model.vector.device, model.module.training
@@ -280,6 +283,7 @@ class Score:
     samples: int
 
 
+@users_code("The evaluation fails")
 def evaluate(model: FlatModel, samples: Data, task: Task) -> Score:
     """Return score and loss of one pass over the samples, with one wait for the device at the end."""
     device = model.vector.device
@@ -303,3 +307,16 @@ def evaluate(model: FlatModel, samples: Data, task: Task) -> Score:
 def evaluate_each(model: FlatModel, parts: Sequence[Data], task: Task) -> tuple[Score, ...]:
     """Return the score on each part: every client's test data, or its training data for the F_c of equation (1)."""
     return tuple(evaluate(model, samples, task) for samples in parts)
+
+
+def check_metric(model: FlatModel, task: Task) -> None:
+    """Raise if there is nothing to score a model on, or if a metric of the user's own fails on the first model.
+
+    A run would otherwise end at its first evaluation, or, for a client's own test set, after its last round.
+    """
+    if not len(task.test):
+        raise ScenarioError(
+            f"Task {task.name!r}: the test set is empty. Give it samples, since a run is scored on them."
+        )
+    if isinstance(task.scored_by, Metric):
+        evaluate_each(model, (task.test, *task.client_tests), task)

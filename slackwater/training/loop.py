@@ -396,11 +396,17 @@ class Training:
         return TrainingDiverged(
             f"{who} is no longer finite in round {number + 1} of {self.schedule.rounds} (slot {slot}, "
             f"{iso(self.problem.slot_start(slot))}). {kept} Try an lr below {self.settings.lr:g}, or an aggregator with "
-            f"bounded weights such as 'memory' (this run: {self.settings.aggregator!r}).",
+            f"bounded weights such as 'memory' (this run: {self.settings.aggregator!r}).{self._unread(client)}",
             client=None if client is None else self.names[client],
             slot=slot,
             number=number,
         )
+
+    def _unread(self, client: int | None) -> str:
+        """Return what else may be wrong with a client whose data is read by the batch, so that nobody has seen all of it."""
+        if client is None or isinstance(self.data[client], Samples):
+            return ""
+        return " Or look for values that are not numbers in its dataset."
 
 
 def _known(value: float) -> float | None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from slackwater.errors import ScenarioError
 from slackwater.ledger.score import LABELS, MetricLabel
 from slackwater.registry import did_you_mean
+from slackwater.training.users_code import users_code
 
 Compute = Callable[[Tensor, Tensor], float | Tensor]
 _RESERVED = ("loss", "samples")
@@ -64,7 +65,8 @@ def resolved(metric: str | Metric | Compute) -> str | Metric:
             )
         return key
     if callable(metric):
-        return Metric(name=getattr(metric, "__name__", "score").strip("<>"), compute=metric)
+        name = getattr(metric, "__name__", "score")
+        return Metric(name=name if name.isidentifier() else "score", compute=metric)  # a lambda has no name of its own
     raise ScenarioError(f"metric must be a name, a function or a sw.Metric, not {metric!r:.60}.")
 
 
@@ -110,13 +112,17 @@ class Scorer:
 
 
 def _own(metric: Metric, outputs: Tensor, targets: Tensor) -> float:
+    given = f"outputs {_shape(outputs)} and targets {_shape(targets)}"
+    with users_code(f"The metric {metric.name!r} fails on {given}"):
+        found = metric.compute(outputs, targets)
     try:
-        return float(metric.compute(outputs, targets))
-    except (TypeError, ValueError, RuntimeError) as error:
+        return float(found)
+    except (TypeError, ValueError, RuntimeError):
+        what = _shape(found) if isinstance(found, Tensor) else type(found).__name__
         raise ScenarioError(
-            f"The metric {metric.name!r} failed on outputs {_shape(outputs)} and targets {_shape(targets)}: "
-            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}. It must return one number."
-        ) from error
+            f"The metric {metric.name!r} returns {what} for {given}; it must return one number, or float('nan') where there "
+            "is none."
+        ) from None
 
 
 def predicted(outputs: Tensor, targets: Tensor, threshold: float = 0.0) -> Tensor:
@@ -166,32 +172,26 @@ def f1(guessed: Tensor, targets: Tensor) -> float:
     return sum(scores) / len(scores)
 
 
-def check_outputs(name: str, metric: str | Metric, loss: Callable[..., Any], outputs: Any, targets: Tensor) -> None:
-    """Raise if a model's outputs, the targets, the loss and the metric do not fit together.
+def check_outputs(told: str, metric: str | Metric, loss: Callable[..., Any], outputs: Any, targets: Tensor) -> Tensor:
+    """Return the loss; raise if a model's outputs, the targets, the loss and the metric do not fit together.
 
     PyTorch would broadcast [n, 1] against [n] to [n, n]: the model trains on nonsense, and "accuracy" exceeds 100 %.
 
     Args:
-        name: Name of the task.
+        told: Name of the task and whose data it is, as the beginning of the sentence.
         metric: The resolved metric.
         loss: The task's loss function.
         outputs: Of a trial pass over two samples.
         targets: Of these samples.
     """
-    _check_shapes(name, metric, loss, outputs, targets)
-    try:
+    _check_shapes(f"{told}: ", metric, loss, outputs, targets)
+    shape = _shape(outputs) if isinstance(outputs, Tensor) else type(outputs).__name__
+    with users_code(f"{told}: the loss fails on outputs {shape} and targets {_shape(targets)} of {targets.dtype}"):
         value = loss(outputs, targets)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        shape = _shape(outputs) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise ScenarioError(
-            f"Task {name!r}: the loss fails on outputs {shape} and targets {_shape(targets)} of {targets.dtype}: "
-            f"{str(error).splitlines()[0]}"
-        ) from error
-    check_loss(name, "loss", value)
+    return check_loss(told, "loss", value)
 
 
-def _check_shapes(name: str, metric: str | Metric, loss: object, outputs: Any, targets: Tensor) -> None:
-    told = f"Task {name!r}: "
+def _check_shapes(told: str, metric: str | Metric, loss: object, outputs: Any, targets: Tensor) -> None:
     if not isinstance(outputs, Tensor):
         if isinstance(metric, Metric) or metric == "perplexity":
             return
@@ -216,13 +216,12 @@ def _check_shapes(name: str, metric: str | Metric, loss: object, outputs: Any, t
         _check_classes(told, shapes, str(metric), outputs, targets)
 
 
-def check_loss(name: str, which: str, value: object) -> None:
-    """Raise if a loss is not one number; `which` is the field of the task that returned it."""
+def check_loss(told: str, which: str, value: object) -> Tensor:
+    """Return a loss; raise if it is not one number. `which` is the field of the task that returned it."""
     if not isinstance(value, Tensor) or value.numel() != 1:
         shape = _shape(value) if isinstance(value, Tensor) else type(value).__name__
-        raise ScenarioError(
-            f"Task {name!r}: {which} returns {shape}; it must return one number, the mean over the batch."
-        )
+        raise ScenarioError(f"{told}: {which} returns {shape}; it must return one number, the mean over the batch.")
+    return value
 
 
 def _check_classes(told: str, shapes: str, metric: str, outputs: Tensor, targets: Tensor) -> None:

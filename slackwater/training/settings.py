@@ -21,7 +21,7 @@ from slackwater.planning.schedule import too_dear
 from slackwater.planning.storage import plan_from_dict
 from slackwater.training.aggregators import make_aggregator
 from slackwater.training.global_model import IterateAverage, make_server
-from slackwater.training.local import LocalWork, resolved_precision
+from slackwater.training.local import LocalWork, check_metric, resolved_precision
 from slackwater.training.task import ModelMaker, Samples, Task
 
 EVAL_EVERY = 10
@@ -171,7 +171,7 @@ def check(plan: Plan, task: Task, settings: Settings) -> None:
 
 def check_model(task: Task, settings: Settings) -> None:
     """Raise if model, loss, metric and data do not fit together, before a run folder exists."""
-    ModelMaker(task, seed=settings.seed, device=torch.device(settings.device))
+    check_metric(ModelMaker(task, seed=settings.seed, device=torch.device(settings.device))(), task)
 
 
 def notes_of(plan: Plan, task: Task, settings: Settings) -> tuple[str, ...]:

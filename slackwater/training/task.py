@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +16,7 @@ from slackwater.errors import ScenarioError
 from slackwater.ledger.score import MetricLabel
 from slackwater.training import scoring
 from slackwater.training.scoring import Compute, Metric
+from slackwater.training.users_code import users_code
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -61,7 +63,9 @@ class DatasetSamples:
     def take(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Return the inputs and targets of some samples."""
         rows = range(len(self))[index] if isinstance(index, slice) else index.tolist()
-        return _pair(self.collate([self.dataset[row] for row in rows]))
+        with users_code("A dataset cannot be read"):
+            batch = self.collate([self.dataset[row] for row in rows])
+        return _pair(batch)
 
     def on(self, device: torch.device) -> DatasetSamples:
         """Return the same: each batch is moved when it is read."""
@@ -72,15 +76,16 @@ Data = Samples | DatasetSamples
 
 
 def as_samples(data: Any) -> Data:
-    """Return samples from tensors (x, y), from a `Dataset`, or from a `DataLoader`.
+    """Return samples from tensors or arrays (x, y), from a `Dataset`, or from a `DataLoader`.
 
-    Of a `DataLoader` its dataset and its collate function are used: the run chooses the batches, so that it can be
-    resumed to the same bits. One over an `IterableDataset` is read into memory once.
+    Arrays of NumPy and pandas become tensors; 64-bit floats, their default, become 32-bit as models are. Of a `DataLoader`
+    its dataset and its collate function are used: the run chooses the batches, so that it can be resumed to the same bits.
+    One over an `IterableDataset` is read into memory once.
     """
     if isinstance(data, Samples | DatasetSamples):
         return data
-    if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
-        return Samples(x=data[0], y=data[1])
+    if isinstance(data, tuple | list) and len(data) == 2 and any(_is_array(part) for part in data):
+        return Samples(x=_tensor(data[0], "inputs x"), y=_tensor(data[1], "targets y"))
     from torch.utils.data import DataLoader, IterableDataset, default_collate
 
     if isinstance(data, DataLoader):
@@ -93,16 +98,34 @@ def as_samples(data: Any) -> Data:
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, str | Mapping | Tensor):
         return DatasetSamples(dataset=data, collate=default_collate)
     raise ScenarioError(
-        f"The data of a client is {type(data).__name__}; give sw.Samples(x=.., y=..), a pair of tensors, a Dataset with a "
-        "length, or a DataLoader."
+        f"The data of a client is {type(data).__name__}; give sw.Samples(x=.., y=..), a pair of tensors or arrays, a Dataset "
+        "with a length, or a DataLoader."
     )
+
+
+def _is_array(part: Any) -> bool:
+    return isinstance(part, Tensor | np.ndarray) or hasattr(part, "to_numpy")
+
+
+def _tensor(part: Any, what: str) -> Tensor:
+    """Return a tensor of a part of the data, which may be an array of NumPy or a column or table of pandas."""
+    if isinstance(part, Tensor):
+        return part
+    array = np.asarray(part.to_numpy() if hasattr(part, "to_numpy") else part)
+    if not _is_array(part) or array.dtype.kind not in "biuf":
+        kind = f"an array of {array.dtype}" if _is_array(part) else type(part).__name__
+        raise ScenarioError(f"The {what} are {kind}; give a tensor or an array of numbers.")
+    made = torch.tensor(array)
+    return made.float() if made.dtype == torch.float64 else made
 
 
 def _pair(batch: Any) -> tuple[Tensor, Tensor]:
     if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
         return batch[0], batch[1]
+    keys = f" with {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
     raise ScenarioError(
-        f"A batch is {type(batch).__name__}, not a pair of tensors: each item of the dataset must be (input, target)."
+        f"A batch is {type(batch).__name__}{keys}, not a pair of tensors: each item of the dataset must be (input, target). For "
+        "other items give a DataLoader whose collate_fn returns (inputs, targets)."
     )
 
 
@@ -125,7 +148,7 @@ class Task:
 
     name: str
     clients: Sequence[Any]
-    """Training data of each client: `Samples`, a pair of tensors (x, y), a `Dataset` or a `DataLoader`."""
+    """Training data of each client: `Samples`, a pair of tensors or arrays (x, y), a `Dataset` or a `DataLoader`."""
     test: Any
     """The global test set, in the same forms."""
     model: Callable[[], nn.Module]
@@ -156,9 +179,10 @@ class Task:
         _ = self.label  # an unknown metric is an error now
         empty = [i for i, samples in enumerate(self.clients) if len(samples) == 0]
         if empty:
+            split = "Use another seed, a larger beta or fewer clients."
             raise ScenarioError(
                 f"Task {self.name!r}: client number {empty[0] + 1} has no data ({len(empty)} of {len(self.clients)} clients have none). "
-                "Use another seed, a larger beta or fewer clients."
+                + (split if self.record.get("partition") else "Give it data, or leave the client out of the scenario.")
             )
 
     @property
@@ -253,8 +277,8 @@ class ModelMaker:
         with torch.random.fork_rng(devices=[]):
             try:
                 self._try(task)
-            except RuntimeError:
-                if not self.channels_last:
+            except ScenarioError as error:
+                if not (self.channels_last and isinstance(error.__cause__, RuntimeError)):
                     raise
                 # A model that calls .view() on the output of a convolution needs the usual memory order.
                 self.channels_last = False
@@ -265,20 +289,80 @@ class ModelMaker:
         return FlatModel(copy.deepcopy(self._module), device=self._device, channels_last=self.channels_last)
 
     def _try(self, task: Task) -> None:
-        """Run a forward pass over two samples (one is too few for BatchNorm)."""
+        """Run a forward pass over two samples of the first client, then over those of the others that may differ."""
         model = self()
         before = torch.get_rng_state()  # a dataset may draw random numbers too, to augment its images
-        x, y = (part.to(self._device) for part in task.clients[0].take(slice(0, 2)))
-        model.module.train(len(x) == 2)
+        told = f"Task {task.name!r}"
+        first = task.clients[0].take(slice(0, 2))  # one is too few for BatchNorm
         with _products(model.module) as counted:
-            outputs = model.module(model.inputs(x))
-        scoring.check_outputs(task.name, task.scored_by, task.loss, outputs, y)
+            self._try_samples(model, task, told, first)
         if task.step is not None:
+            x, y = (part.to(self._device) for part in first)
             began = tuple(p.detach().clone() for p in model.parameters)
-            loss = task.step(LocalStep(module=model.module, x=x, y=y, start=began, number=0))
-            scoring.check_loss(task.name, "step", loss)
+            with users_code(f"{told}: step fails on inputs {list(x.shape)} and targets {list(y.shape)}"):
+                loss = task.step(LocalStep(module=model.module, x=x, y=y, start=began, number=0))
+            scoring.check_loss(told, "step", loss)
         self.random = not torch.equal(before, torch.get_rng_state())
-        self.flops = 6.0 * max(sum(counted) / len(x), len(model.vector))
+        self.flops = 6.0 * max(sum(counted) / len(first[0]), len(model.vector))
+        seen = {_form(*first)}
+        for whose, data in _parts(task):
+            for number, samples in _unlike(data):
+                if number is not None or _form(*samples) not in seen:
+                    seen.add(_form(*samples))
+                    self._try_samples(model, task, f"{told}, {whose}", samples, number)
+
+    def _try_samples(
+        self, model: FlatModel, task: Task, told: str, samples: tuple[Tensor, Tensor], number: int | None = None
+    ) -> None:
+        """Raise if model, loss and metric do not fit some samples; `number` counts the one that is tried for its values."""
+        x, y = (part.to(self._device) for part in samples)
+        model.module.train(len(x) == 2)
+        with users_code(f"{told}: the model fails on inputs {list(x.shape)} of {x.dtype}"):
+            outputs = model.module(model.inputs(x))
+        loss = scoring.check_outputs(told, task.scored_by, task.loss, outputs, y)
+        odd = [what for what, values in (("an input", x), ("the target", y)) if not bool(torch.isfinite(values).all())]
+        if number is not None and odd and not bool(torch.isfinite(loss)):
+            raise ScenarioError(
+                f"{told}: sample {number} has no finite loss, because {odd[-1]} is not a finite number. Remove such samples, or "
+                "replace the value."
+            )
+
+
+def _parts(task: Task) -> Iterator[tuple[str, Data]]:
+    """Return whose data it is, and the data, without empty parts: a site may have no test set."""
+    named = [(f"client number {number}", data) for number, data in enumerate(task.clients, start=1)]
+    named += [("the test set", task.test)]
+    named += [
+        (f"the test set of client number {number}", data) for number, data in enumerate(task.client_tests, start=1)
+    ]
+    return ((whose, data) for whose, data in named if len(data))
+
+
+def _unlike(data: Data) -> Iterator[tuple[int | None, tuple[Tensor, Tensor]]]:
+    """Yield the first two samples, then those in memory that a model may reject for their values, twice, with their numbers.
+
+    They are the first with a value that is not finite, and the one with the largest class.
+    """
+    yield None, data.take(slice(0, 2))
+    if not isinstance(data, Samples):
+        return
+    odd = {_odd_row(data.x), _odd_row(data.y)} - {None}
+    if not data.y.is_floating_point() and data.y.dtype != torch.bool:
+        odd.add(int(data.y.reshape(len(data), -1).amax(dim=1).argmax()))
+    for row in sorted(int(row) for row in odd if row is not None):
+        yield row + 1, data.take(torch.tensor([row, row]))
+
+
+def _odd_row(values: Tensor) -> int | None:
+    """Return the first row with a value that is not finite; a finite sum spares the search."""
+    if not values.is_floating_point() or bool(torch.isfinite(values.sum())):
+        return None
+    rows = ~torch.isfinite(values.reshape(len(values), -1)).all(dim=1)
+    return int(rows.int().argmax()) if bool(rows.any()) else None
+
+
+def _form(x: Tensor, y: Tensor) -> tuple[object, ...]:
+    return x.shape[1:], x.dtype, y.shape[1:], y.dtype
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from slackwater.training.data import Images, Progress
 from slackwater.training.partition import Kind, Partition, label_counts, split, stream, usual_least
 from slackwater.training.site_tasks import dialysis, flights, randhie, shakespeare
 from slackwater.training.task import Samples, Task
+from slackwater.training.users_code import users_code
 
 
 def paper_cnn(channels: int = 1, size: int = 28, classes: int = 10) -> nn.Module:
@@ -259,7 +260,10 @@ def make(name: str, **options: object) -> Task:
             raise ScenarioError(
                 f"Task {name!r} has no option {option!r}.{_hint(option, known)} Known: {', '.join(known)}."
             )
-    return function(**options)
+    if not is_reference(name):
+        return function(**options)
+    with users_code(f"The function of task {name!r} failed"):
+        return function(**options)
 
 
 def make_for(name: str, names: Sequence[str], *, client: str | None = None, **options: Any) -> Task:
@@ -322,21 +326,21 @@ def _import(reference: str) -> Callable[..., Task]:
         name, folder = place, Path.cwd()
     if str(folder) not in sys.path:  # the module may import its neighbours
         sys.path.insert(0, str(folder))
-    try:
-        if place.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(name, path)
-            assert spec is not None
-            assert spec.loader is not None
-            module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ScenarioError(
-            f"Task {reference!r} cannot be loaded: there is no module {error.name!r}. Install it, or run the command where it is."
-        ) from None
-    except Exception as error:
-        raise ScenarioError(f"Task {reference!r} cannot be loaded: {type(error).__name__}: {error}.") from error
+    with users_code(f"Task {reference!r} cannot be loaded"):
+        try:
+            if place.endswith(".py"):
+                spec = importlib.util.spec_from_file_location(name, path)
+                assert spec is not None
+                assert spec.loader is not None
+                module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+                spec.loader.exec_module(module)
+            else:
+                module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise ScenarioError(
+                f"Task {reference!r} cannot be loaded: there is no module {error.name!r}. Install it, or run the command "
+                "where it is."
+            ) from None
     if not hasattr(module, attribute):
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise ScenarioError(

@@ -274,7 +274,7 @@ def test_the_baseline_is_fedavg_of_everybody() -> None:
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path) -> None:
     task, plan = classes(), plan_of(SCHEDULE, window=1)
     names, good = list(plan.problem.fleet.names), task.clients
-    spoilt = Samples(x=torch.full_like(good[1].x, math.nan), y=good[1].y)
+    spoilt = Samples(x=torch.full_like(good[1].x, 3e38), y=good[1].y)
     bad = Task(name="bad", clients=[good[0], spoilt, good[2]], test=task.test, model=task.model)
     with pytest.raises(TrainingDiverged, match=f"client '{names[1]}' .* round 2 of 7 .* kept in {tmp_path}") as caught:
         train(plan, bad, out=tmp_path, **FAST)

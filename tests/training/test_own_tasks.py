@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,8 +21,9 @@ from slackwater.cli.main import cli
 from slackwater.errors import ScenarioError
 from slackwater.training import tasks
 from slackwater.training.local import LocalWork, batches, stream, train_locally
-from slackwater.training.loop import Result, resume, train
-from slackwater.training.task import DatasetSamples, LocalStep, ModelMaker, Samples, Task
+from slackwater.training.loop import Result, TrainingDiverged, resume, train
+from slackwater.training.scoring import Metric
+from slackwater.training.task import DatasetSamples, LocalStep, ModelMaker, Samples, Task, as_samples
 
 FAST: dict[str, Any] = {"local_steps": 3, "batch_size": 16, "threads": 1}
 PLAN = plan_of(SCHEDULE, window=1)
@@ -46,6 +48,14 @@ class Rows(Dataset[tuple[Tensor, Tensor]]):
         return self.samples.x[row], self.samples.y[row]
 
 
+class Records(Rows):
+    """A dataset whose items are dicts."""
+
+    def __getitem__(self, row: int) -> Any:
+        x, y = super().__getitem__(row)
+        return {"features": x, "label": y}
+
+
 class Stream(IterableDataset[tuple[Tensor, Tensor]]):
     def __init__(self, samples: Samples) -> None:
         self.samples = samples
@@ -58,12 +68,13 @@ class Stream(IterableDataset[tuple[Tensor, Tensor]]):
     "form",
     [
         lambda s: (s.x, s.y),
+        lambda s: (s.x.double().numpy(), s.y.numpy()),
         lambda s: TensorDataset(s.x, s.y),
         Rows,
         lambda s: DataLoader(TensorDataset(s.x, s.y), batch_size=5, shuffle=True),
         lambda s: DataLoader(Stream(s), batch_size=7),
     ],
-    ids=["tensors", "tensor-dataset", "dataset", "loader", "stream"],
+    ids=["tensors", "arrays", "tensor-dataset", "dataset", "loader", "stream"],
 )
 def test_every_form_of_data_trains_to_the_same_bits(form: Any) -> None:
     task = classes()
@@ -100,6 +111,9 @@ def _stacked(items: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         (torch.zeros(3), "is Tensor"),
         ({"x": 1}, "is dict"),
         (lambda: DataLoader(Stream(Samples(x=torch.zeros(0, 1), y=torch.zeros(0)))), "no batches"),
+        ((torch.zeros(2, 5), ["a", "b"]), "The targets y are list; give a tensor or an array of numbers"),
+        ((np.array(["a", "b"]), np.zeros(2)), "The inputs x are an array of <U1"),
+        ((torch.zeros(0, 5), torch.zeros(0)), "client number 1 has no data .* leave the client out of the scenario"),
     ],
 )
 def test_data_that_is_none_is_a_sentence(data: Any, sentence: str) -> None:
@@ -112,6 +126,125 @@ def test_unequal_lengths_and_odd_items_are_sentences() -> None:
         Samples(x=torch.zeros(3, 1), y=torch.zeros(2))
     with pytest.raises(ScenarioError, match=r"each item of the dataset must be \(input, target\)"):
         ModelMaker(replace(classes(1), clients=[[torch.zeros(5), torch.ones(5)] * 2]), seed=0, device=CPU)
+
+
+def test_items_that_are_dicts_need_a_collate_function() -> None:
+    task = classes()
+    dicts = [Records(one) for one in task.clients]
+    with pytest.raises(
+        ScenarioError, match=r"dict with features, label, .* give a DataLoader whose collate_fn returns"
+    ):
+        train(PLAN, replace(task, clients=dicts), **FAST)
+
+    def pair(items: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
+        return torch.stack([one["features"] for one in items]), torch.stack([one["label"] for one in items])
+
+    loaders = [DataLoader(one, collate_fn=pair) for one in dicts]
+    assert same(train(PLAN, task, **FAST), train(PLAN, replace(task, clients=loaders), **FAST))
+
+
+def test_a_table_of_pandas_is_an_array() -> None:
+    class Table:
+        def to_numpy(self) -> Any:
+            return np.ones((2, 3))
+
+    samples = as_samples((Table(), np.array([0, 1])))
+    assert isinstance(samples, Samples)
+    assert (samples.x.dtype, samples.y.dtype) == (torch.float32, torch.int64)
+
+
+def spoilt(samples: Samples, part: str, row: int, value: Any) -> Samples:
+    kept = {"x": samples.x.clone(), "y": samples.y.clone()}
+    kept[part][row] = value
+    return Samples(**kept)
+
+
+def regression(**changes: Any) -> Task:
+    rng = torch.Generator().manual_seed(0)
+    held = [Samples(x=x, y=x.sum(dim=1, keepdim=True)) for x in torch.randn(4, 30, 5, generator=rng)]
+    fields: dict[str, Any] = {"clients": held[:3], "test": held[3], "loss": nn.functional.mse_loss, "metric": "mae"}
+    return Task(name="sums", model=lambda: nn.Linear(5, 1), **fields | changes)
+
+
+def fails(outputs: Tensor, targets: Tensor) -> float:
+    return {"a": 1.0}["b"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [
+        (lambda t: {"clients": [t.clients[0], spoilt(t.clients[1], "y", 7, math.nan), t.clients[2]]},
+         "client number 2: sample 8 has no finite loss, because the target is not a finite number"),
+        (lambda t: {"clients": [t.clients[0], t.clients[1], spoilt(t.clients[2], "x", 29, math.inf)]},
+         "client number 3: sample 30 has no finite loss, because an input is not a finite number"),
+        (lambda t: {"test": spoilt(t.test, "y", 3, math.nan)}, "the test set: sample 4 has no finite loss"),
+        (lambda t: {"clients": [*t.clients[:2], Samples(x=torch.zeros(9, 6), y=torch.zeros(9, 1))]},
+         r"client number 3: the model fails on inputs \[2, 6\] of torch.float32: RuntimeError: mat1 and mat2 shapes"),
+        (lambda t: {"clients": [Samples(x=one.x.double(), y=one.y) for one in t.clients]},
+         "'sums': the model fails on inputs .* of torch.float64: RuntimeError: .* same dtype"),
+        (lambda t: {"client_tests": [*t.clients[:2], Samples(x=torch.zeros(9, 6), y=torch.zeros(9, 1))]},
+         "the test set of client number 3: the model fails"),
+        (lambda t: {"test": (torch.zeros(0, 5), torch.zeros(0, 1))}, "the test set is empty"),
+        (lambda t: {"metric": fails}, r"The metric 'fails' fails on outputs \[30, 1\] .* KeyError: 'b' \(test_own_tasks.py, line"),
+        (lambda t: {"metric": Metric(name="parts", compute=lambda o, y: o)}, r"'parts' returns \[30, 1\] for outputs"),
+        (lambda t: {"model": lambda: nn.Linear(5, 2), "metric": "accuracy", "loss": nn.functional.cross_entropy,
+                    "clients": [(one.x, torch.arange(30) % (4 if one is t.clients[2] else 2)) for one in t.clients],
+                    "test": (t.test.x, torch.arange(30) % 2)},
+         "client number 3: the loss fails on .* IndexError: Target 3 is out of bounds"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_in_any_part_of_the_data_is_a_sentence_before_training(
+    broken: Any, sentence: str, tmp_path: Path
+) -> None:
+    task = regression()
+    with pytest.raises(ScenarioError, match=sentence):
+        train(PLAN, replace(task, **broken(task)), out=tmp_path / "run", **FAST)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_may_fill_in_missing_values() -> None:
+    """A missing measurement is NaN in many tables: it is an error only if the model cannot use it."""
+
+    class Filled(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(torch.nan_to_num(x))
+
+    task = replace(regression(), model=lambda: Filled(5, 1))
+    gaps = [spoilt(one, "x", 2, math.nan) for one in task.clients]
+    assert math.isfinite(train(PLAN, replace(task, clients=gaps), **FAST).score)
+
+
+def test_a_metric_of_ones_own_that_fails_for_one_client_only_is_met_before_training(tmp_path: Path) -> None:
+    def positive(outputs: Tensor, targets: Tensor) -> float:
+        if not (targets > 0).any():
+            raise ValueError("only one class")
+        return 1.0
+
+    task = regression(metric=positive)
+    tests = [*task.clients[:2], Samples(x=torch.zeros(9, 5), y=torch.zeros(9, 1))]
+    with pytest.raises(ScenarioError, match=r"'positive' fails on .* ValueError: only one class"):
+        train(PLAN, replace(task, client_tests=tests), out=tmp_path / "run", **FAST)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_error_in_the_middle_of_training_names_the_users_line() -> None:
+    class Late(Rows):
+        def __getitem__(self, row: int) -> Any:
+            if row == 25:
+                raise FileNotFoundError("row 25 is gone")
+            return super().__getitem__(row)
+
+    task = regression()
+    sentence = r"A dataset cannot be read: FileNotFoundError: row 25 is gone \(test_own_tasks.py, line \d+\)\.$"
+    with pytest.raises(ScenarioError, match=sentence):
+        train(PLAN, replace(task, clients=[Late(one) for one in task.clients]), local_steps=9, batch_size=9, threads=1)
+
+
+def test_a_dataset_with_a_gap_says_where_to_look() -> None:
+    task = regression()
+    gaps = [Rows(spoilt(one, "y", 20, math.nan)) for one in task.clients]
+    with pytest.raises(TrainingDiverged, match="Or look for values that are not numbers in its dataset"):
+        train(PLAN, replace(task, clients=gaps), local_steps=9, batch_size=9, threads=1)
 
 
 def test_ones_own_optimiser_is_pytorchs() -> None:
@@ -174,6 +307,12 @@ def make_task(clients=2, seed=0):
 def wrong():
     return 3
 
+def fails(clients):
+    raise RuntimeError("the database is down")
+
+def needs(database):
+    return 3
+
 ready = make_task(3)
 number = 3
 """
@@ -225,6 +364,11 @@ def test_a_site_makes_its_own_part(here: Path) -> None:
         ("mine.py:", "names no task. Write a file and its function"),
         ("mine.py:number", "neither a function that returns a Task, nor a Task"),
         ("mine.py:wrong", "returns int, not a sw.Task"),
+        (
+            "mine.py:fails",
+            "function of task 'mine.py:fails' failed: RuntimeError: the database is down (mine.py, line 20).",
+        ),
+        ("mine.py:needs", "TypeError: needs() missing 1 required positional argument: 'database'"),
         ("broken.py:make_task", "cannot be loaded: ZeroDivisionError"),
     ],
 )

@@ -90,7 +90,8 @@ def test_ones_own_metric_and_its_mistakes() -> None:
     own = Metric(name="range", compute=span, higher_is_better=False, unit="mm")
     assert scored(own, outputs, y) == 4.0
     assert resolved(own).label.unit == "mm"  # type: ignore[union-attr]
-    with pytest.raises(ScenarioError, match=r"'vector' failed on outputs \[2\] and targets \[2\].* one number"):
+    assert resolved(lambda outputs, targets: 1.0).name == "score"  # type: ignore[union-attr]
+    with pytest.raises(ScenarioError, match=r"'vector' returns \[2\] for outputs \[2\] and targets \[2\].* one number"):
         scored(Metric(name="vector", compute=lambda o, t: o), outputs, y)
     with pytest.raises(ScenarioError, match=r"There is no metric 'acuracy'\. Did you mean 'accuracy'"):
         resolved("acuracy")

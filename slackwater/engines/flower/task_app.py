@@ -17,8 +17,9 @@ from slackwater.engines.flower.records import NAME, PARTITION, PARTITIONS
 from slackwater.engines.flower.strategy import run
 from slackwater.errors import ScenarioError
 from slackwater.live.folder import is_live, load_settings
-from slackwater.training.local import LocalWork, evaluate, train_locally
+from slackwater.training.local import LocalWork, check_metric, evaluate, train_locally
 from slackwater.training.task import ModelMaker, Task
+from slackwater.training.users_code import users_code
 
 MakeTask = Callable[..., Task]
 _DEFAULTS = {"local-steps": 30, "batch-size": 128, "lr": 0.1, "weight-decay": 5e-4}
@@ -66,6 +67,7 @@ def server_app(make_task: MakeTask) -> ServerApp:
             torch.manual_seed(_seed(context))
             module = task.model()
         judge = ModelMaker(task, seed=0, device=torch.device("cpu"), trial=False)()
+        check_metric(judge, task)
 
         def score(model: ArrayRecord) -> dict[str, float]:
             judge.module.load_state_dict(model.to_torch_state_dict())
@@ -83,7 +85,8 @@ def _made(make_task: MakeTask, context: Context, client: str) -> Task:
     count = context.node_config.get(PARTITIONS) or context.run_config.get("clients")
     offered = {"client": client, "clients": count}
     takes = inspect.signature(make_task).parameters
-    task = make_task(**{key: value for key, value in offered.items() if key in takes and value is not None})
+    with users_code(f"{make_task.__name__} failed"):
+        task = make_task(**{key: value for key, value in offered.items() if key in takes and value is not None})
     if not isinstance(task, Task):
         raise ScenarioError(f"{make_task.__name__} returns {type(task).__name__}, not a sw.Task.")
     return task
