@@ -35,7 +35,7 @@ def scenario_file(path: Path, changes: str = "") -> str:
         return text
     asked = _parsed(changes)
     if asked.get("of") != tag_of(text):
-        raise ScenarioError(f"{path.name} has changed since it was edited here. Reload the page, and edit it again.")
+        raise ScenarioError(f"{path.name} has changed since these edits were made. Undo all edits, and make them again.")
     return edited_text(text, _edit(asked, data_choices(path)))
 
 
@@ -81,7 +81,11 @@ def edit_answer(path: Path, *, given_data: str | None, writable: bool) -> dict[s
         "source": given_data or _named(scenario),
         "factor": scenario.data.factor,
         "choices": [{"id": TYPICAL, "label": "typical year (synthetic)"}]
-        + [{"id": key, "label": name} for key, name in data_choices(path).items() if key != TYPICAL],
+        + [
+            {"id": key, "label": "all CSV files beside the scenario" if name == "." else name}
+            for key, name in data_choices(path).items()
+            if key != TYPICAL
+        ],
         "zones": list(typical_zones()),
     }
 

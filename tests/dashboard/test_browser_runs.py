@@ -452,3 +452,32 @@ def test_the_edit_panel_and_the_run_view_fit_their_screens(
             "[...document.querySelectorAll('#run-tiles .tile')].map((e) => e.getBoundingClientRect().bottom)"
         )
         assert max(bottoms) < tall  # what is spent, left, when it ends, how good: on the first screen
+
+
+def test_a_link_with_edits_of_an_older_file_shows_the_file_as_it_is(
+    serve: Serve, page_of: Open, tmp_path: Path
+) -> None:
+    path = scenario(tmp_path)
+    server = serve(path)
+    page = page_of(server)
+    _planned(page)
+    page.click("#edit > summary")
+    _until(page, lambda: page.input_value("#edit-name") == "BE")
+    page.click("#edit-remove")
+    _until(page, lambda: page.text_content("#edit-status") == "Removed BE.")
+    _until(page, lambda: "~" in page.evaluate("decodeURIComponent(location.hash)"))
+    link = page.evaluate("location.hash.slice(1)")
+    path.write_text(path.read_text().replace("budget_kg = 2.0", "budget_kg = 1.5"))
+    again = page_of(server, link)
+    _planned(again)
+    assert again.text_content("#trouble").startswith("scenario.toml has changed since these edits were made.")
+    assert "of 7 clients" in again.text_content("#tile-who")
+    assert "~" not in again.evaluate("decodeURIComponent(location.hash)")
+    again.click("#edit > summary")
+    _until(again, lambda: again.input_value("#edit-name") == "BE")
+    again.select_option("#edit-client", label="New client")
+    again.fill("#edit-name", "oslo")
+    again.fill("#edit-zone", "NO")
+    again.fill("#edit-watts", "50")
+    again.click("#edit-apply")
+    _until(again, lambda: again.text_content("#edit-status") == "Added oslo.")

@@ -61,6 +61,8 @@ async function open(view) {
     links(view);
   } catch (error) {
     opened[view] = null;
+    const base = edit.unedited(source);
+    if (base !== source && error.status === 400) { $("source").value = base; await open(view); } // edits that do not fit the file: it is shown without them
     showTrouble(error);
   }
 }

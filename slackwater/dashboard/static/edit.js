@@ -25,19 +25,21 @@ export class EditPanel {
     return source?.includes(MARK) ? source : null;
   }
 
+  /** Return the scenario that an edited source is made of; any other source as it is. */
+  unedited(source) { return source.split(MARK)[0]; }
+
   /** Return the sources, with the edited ones. */
   listed(sources) {
     const linked = this.linked(), known = new Map(sources.map((one) => [one.id, one]));
     if (linked) this.made.set(linked, null);
-    const edited = [...this.made.keys()].map((id) => [id, known.get(id.split(MARK)[0])]).filter(([, base]) => base);
+    const edited = [...this.made.keys()].map((id) => [id, known.get(this.unedited(id))]).filter(([, base]) => base);
     return [...sources, ...edited.map(([id, base], at) => ({ id, kind: base.kind, label: `${base.label}, edited${edited.length > 1 ? ` (${at + 1})` : ""}` }))];
   }
 
   /** Show the clients and the data of a source that was just opened. */
   async opened(source) {
-    const at = source.indexOf(MARK);
-    this.base = at < 0 ? source : source.slice(0, at);
-    try { this.changes = at < 0 ? {} : JSON.parse(source.slice(at + 1)); } catch { this.changes = {}; }
+    this.base = this.unedited(source);
+    try { this.changes = JSON.parse(source.slice(this.base.length + 1) || "{}"); } catch { this.changes = {}; }
     let file;
     try { file = await ask("/api/edit", { source: this.base }); } catch (error) { file = { file: null, sentence: error.message }; }
     if (source !== $("source").value) return;
@@ -50,7 +52,7 @@ export class EditPanel {
     $("edit-data").replaceChildren(el("option", { value: "" }, `as in the file: ${printable(file.source)}`), ...file.choices.map((one) => el("option", { value: one.id }, printable(one.label))));
     $("edit-data").value = this.changes.data ?? "";
     $("edit-factor").value = this.changes.factor ?? file.factor;
-    $("edit-undo").disabled = at < 0;
+    $("edit-undo").disabled = source === this.base;
     $("edit-write").hidden = !file.writable;
     $("edit-save").textContent = `Save ${printable(file.file)}`;
     this.rows();
@@ -101,19 +103,20 @@ export class EditPanel {
   change() {
     const key = $("edit-client").value, changes = this.copy(), watts = $("edit-watts").value;
     const values = { name: $("edit-name").value, zone: $("edit-zone").value.trim(), ...(watts === "" ? {} : { power_w: Number(watts) }), unavailable: $("edit-away").value.split("\n").map((line) => line.trim()).filter(Boolean) };
-    if (key === NEW) changes.added.push(values);
+    let said = "Changed.";
+    if (key === NEW) { changes.added.push(values); said = `Added ${printable(values.name)}.`; }
     else if (key[0] === "+") changes.added[Number(key.slice(1))] = values;
     else {
       const was = this.file.clients[key], other = Object.entries(values).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(was[name]));
       if (other.length) changes.clients[key] = Object.fromEntries(other); else delete changes.clients[key];
     }
-    this.apply(changes);
+    this.apply(changes, said);
   }
 
   remove() {
-    const key = $("edit-client").value, changes = this.copy();
+    const key = $("edit-client").value, changes = this.copy(), [, { name }] = this.clients().find(([one]) => one === key);
     if (key[0] === "+") changes.added.splice(Number(key.slice(1)), 1); else changes.clients[key] = null;
-    this.apply(changes);
+    this.apply(changes, `Removed ${printable(name)}.`);
   }
 
   choose(key, value) {
@@ -123,7 +126,7 @@ export class EditPanel {
   }
 
   /** Show the scenario with these changes, if the server accepts them. */
-  apply({ clients = {}, added = [], data, factor }) {
+  apply({ clients = {}, added = [], data, factor }, said = "Changed.") {
     return this.act(async () => {
       const changes = { ...(Object.keys(clients).length && { clients }), ...(added.length && { added }), ...(data && { data }), ...(factor && { factor }) };
       const text = JSON.stringify({ of: this.file.of, ...changes }), source = Object.keys(changes).length ? `${this.base}${MARK}${text}` : this.base;
@@ -132,7 +135,7 @@ export class EditPanel {
       this.made.clear();
       if (source !== this.base) this.made.set(source, null);
       await this.open(source, false);
-      return source === this.base ? "The scenario is as in its file." : "Changed.";
+      return source === this.base ? "The scenario is as in its file." : said;
     });
   }
 
