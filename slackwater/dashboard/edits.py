@@ -35,7 +35,9 @@ def scenario_file(path: Path, changes: str = "") -> str:
         return text
     asked = _parsed(changes)
     if asked.get("of") != tag_of(text):
-        raise ScenarioError(f"{path.name} has changed since these edits were made. Undo all edits, and make them again.")
+        raise ScenarioError(
+            f"{path.name} has changed since these edits were made. Undo all edits, and make them again."
+        )
     return edited_text(text, _edit(asked, data_choices(path)))
 
 
