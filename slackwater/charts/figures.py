@@ -72,16 +72,14 @@ def savings_heatmap(study: SavingsStudy) -> Figure:
 
 
 def _saving_zones(study: SavingsStudy, last: NDArray[np.float64]) -> str:
-    """Return what the largest slack saves in the median zone and in the best one."""
+    """Return what the largest slack saves from the first hour on, which is drawn, in the median zone and the best one."""
     if np.isnan(last).all():
         return "No zone emits anything without slack"
     best, slack = int(np.nanargmax(last)), f"{study.slack_hours[-1]:g} h of slack"
+    best_zone = f"{_percent(last[best])} in {style.shortened(study.zones[best], _LONGEST_ZONE)}"
     if len(last) == 1:
-        return f"{slack} save {_percent(last[best])} in {style.shortened(study.zones[best], _LONGEST_ZONE)}"
-    return (
-        f"{slack} save {_percent(np.nanmedian(last))} in the median zone, and {_percent(last[best])} in "
-        f"{style.shortened(study.zones[best], _LONGEST_ZONE)}"
-    )
+        return f"From the first hour on, {slack} save {best_zone}"
+    return f"From the first hour on, {slack} save {_percent(np.nanmedian(last))} in the median zone, and {best_zone}"
 
 
 def savings_by_clients(study: SavingsStudy) -> Figure:
@@ -281,14 +279,17 @@ def counts_chart(counts: ArrayLike, *, names: Sequence[str] = (), title: str = "
     else:
         cells.set_yticks([])
         cells.set_ylabel(f"{clients} clients", fontsize=style.FONT_PT, color=style.INK)
-    figure.suptitle(
-        title or f"Samples by client and class: {held.sum():,} samples, {clients} clients",
-        x=0.01,
-        ha="left",
-        fontsize=style.TITLE_PT,
-        color=style.INK,
-    )
+    headline(figure, _unevenness(held), title or f"{held.sum():,} samples, {clients} clients")
     return figure
+
+
+def _unevenness(held: NDArray[np.int64]) -> str:
+    """Return how much the clients' numbers of samples differ, and how many classes a client lacks."""
+    totals, lacking = held.sum(axis=1), int((held == 0).sum(axis=1).max())
+    least, most = int(totals.min()), int(totals.max())
+    samples = f"{least:,} to {most:,} samples" if least < most else f"{least:,} samples"
+    classes = f"up to {lacking} of {held.shape[1]} classes missing" if lacking else f"all {held.shape[1]} classes"
+    return f"A client has {samples}, with {classes}"
 
 
 def _draw_cells(axes: Axes, counts: NDArray[np.int64]) -> None:

@@ -253,9 +253,8 @@ def backtest_chart(runs: Sequence[Backtest], *, synthetic: bool, slot_minutes: i
     figure.legend(
         *left.get_legend_handles_labels(), loc="outside lower right", ncols=2, frameon=False, fontsize=style.FONT_PT
     )
-    note = "dot: run; bar: mean; dashed: budget; dotted: targets of 95 % and 5 %"
-    figure.supxlabel(note, fontsize=style.FONT_PT, color=style.MUTED)
-    headline(figure, _best_forecast(groups), warning=style.SYNTHETIC if synthetic else "")
+    note = "Dot: run; bar: mean; dashed: budget; dotted: targets of 95 % and 5 %."
+    headline(figure, _best_forecast(groups), note, warning=style.SYNTHETIC if synthetic else "")
     return figure
 
 

@@ -246,7 +246,7 @@ def test_savings_heatmap_is_sorted_and_says_what_is_undefined(results: SavingsSt
     assert image.get_extent()[:2] == [0.5, 40.5]
     assert "slack, h" in axes.get_xlabel()
     assert any("%" in word for word in texts(figure))
-    assert figure.get_suptitle().startswith("40 h of slack save ")
+    assert figure.get_suptitle().replace("\n", " ").startswith("From the first hour on, 40 h of slack save ")
     best = 100 * results.heat_map[1, -1]
     assert f"{best:.0f} % in wild" in figure.get_suptitle().replace("\n", " ")
     assert "undefined in 1 zone, which" in figure.get_suptitle().replace("\n", " ")

@@ -1,12 +1,13 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from slackwater.charts import style
-from slackwater.charts.result_charts import score_chart, summary, to_dict
+from slackwater.charts.result_charts import backtest_chart, score_chart, summary, to_dict
 from slackwater.charts.style import save
 from slackwater.errors import ScenarioError
 from slackwater.ledger.run import RoundRecord
@@ -121,6 +122,21 @@ def test_as_data() -> None:
 
 
 RMSE = MetricLabel(name="RMSE", higher_is_better=False, unit="days")
+
+
+def test_notes_and_legend_of_a_back_test_have_lines_of_their_own() -> None:
+    run: Any = SimpleNamespace(
+        forecast="persistence", replan_slots=6, budget_kg=2.0, planned_kg=1.7, realised_kg=1.9, share=0.95, unused=0.05,
+        overspend_kg=0.0,
+    )  # fmt: skip
+    figure = backtest_chart([run], synthetic=True)
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    title = figure.get_suptitle().split("\n")
+    assert title[0] == "persistence, 6h: 95.0 % of perfect foresight; none of 1 run above the budget"
+    assert title[1].startswith("Dot: run; bar: mean")
+    others = [axes.xaxis.label for axes in figure.axes] + [text for text in figure.texts if text.get_text()]
+    assert not any(legend.get_window_extent().overlaps(one.get_window_extent()) for one in others)
 
 
 def test_another_metric_is_named_everywhere_and_the_lowest_comes_first() -> None:
