@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
+from itertools import pairwise
 
 import pytest
 
@@ -66,6 +67,16 @@ def test_a_collapsed_method_is_on_it_and_good_ones_are_apart() -> None:
     places = axes.transAxes.inverted().transform(axes.transData.transform([(10, 1), (97, 1), (98.5, 1)]))[:, 0]
     assert places[2] - places[1] > 0.1
     assert {"10", "90", "97", "98"} <= {label.get_text() for label in axes.get_xticklabels()}
+
+
+def test_methods_that_are_close_have_enough_ticks_that_do_not_touch() -> None:
+    figure = chart([line("ours", 3.0, 0.969), line("ca-fed", 3.0, 0.9211)])
+    (axes,) = figure.axes
+    figure.draw_without_rendering()
+    assert {"93", "95", "96", "97"} <= {label.get_text() for label in axes.get_xticklabels()}
+    boxes = sorted((label.get_window_extent() for label in axes.get_xticklabels()), key=lambda box: box.x0)
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+    assert "scale of the error" in axes.get_xlabel()
 
 
 def test_a_method_without_the_largest_budget_is_drawn_as_far_as_it_goes() -> None:

@@ -125,6 +125,16 @@ def test_the_picture(tmp_path):
     assert sorted(text.get_text() for text in cells.texts) == sorted(f"{count:,}" for count in counts[counts > 0])
     assert [bar.get_width() for bar in totals.patches] == counts.sum(axis=1).tolist()
     assert save(figure, tmp_path / "partition.png").stat().st_size > 1000
+    totals_of = counts.sum(axis=1)
+    lacking, classes = (counts == 0).sum(axis=1).max(), counts.shape[1]
+    assert figure.get_suptitle() == (
+        f"A client has {totals_of.min():,} to {totals_of.max():,} samples, with up to {lacking} of {classes} classes missing\n"
+        f"{len(LABELS):,} samples, 7 clients"
+    )
+    assert (
+        counts_chart([[3, 4], [4, 3]], title="mine").get_suptitle()
+        == "A client has 7 samples, with all 2 classes\nmine"
+    )
     many = partition_chart(split(LABELS, 100, kind="iid"), LABELS)
     assert not many.axes[0].texts
     assert save(many, tmp_path / "many.svg").is_file()

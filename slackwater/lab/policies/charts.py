@@ -26,6 +26,8 @@ _OURS = "ours"
 _PERFECT = 100.3
 """End of the accuracy scale, with room for 100 %."""
 _TICKS = (10.0, 30.0, 50.0, 70.0, 80.0, 90.0, 95.0, 97.0, 98.0, 99.0, 99.5, 100.0)
+_LEAST_GAP = 0.1
+"""Of the axis, between a further tick and its neighbours."""
 
 
 def summary(table: Sequence[Line], *, synthetic: bool = False) -> RenderableType:
@@ -95,7 +97,12 @@ def chart(table: Sequence[Line], *, synthetic: bool = False) -> Figure:
         )  # fmt: skip
     axes.set_yticks(range(len(methods)), methods, parse_math=False)
     axes.set_ylim(len(methods) - 0.5, -0.5)
-    tidy(axes, frame=("bottom",), grid="both", xlabel="test accuracy, %: mean and deviation over seeds")
+    tidy(
+        axes,
+        frame=("bottom",),
+        grid="both",
+        xlabel="test accuracy, %, on a scale of the error: mean and deviation over seeds",
+    )
     axes.tick_params(axis="y", length=0)
     for label in axes.get_yticklabels():
         label.set_fontweight("bold" if label.get_text().startswith(_OURS) else "normal")
@@ -133,6 +140,11 @@ def _by_error(axes: Axes) -> None:
     axes.set_xscale("function", functions=(place, accuracy))
     axes.set_xlim(low, high)
     shown = [tick for tick in _TICKS if low <= tick <= high]
+    ends = place(np.array([low, high]))
+    for tick in np.arange(math.ceil(low), high):  # between ticks that are far apart, whole per cents
+        gaps = np.abs(place(np.array([*shown, *ends])) - place(np.array([tick])))
+        if gaps.min() > _LEAST_GAP * (ends[1] - ends[0]):
+            shown.append(float(tick))
     if len(shown) > 1:
         axes.set_xticks(shown, [f"{tick:g}" for tick in shown])
     axes.minorticks_off()
