@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slackwater.charts import style
-from slackwater.charts.style import new_figure, tidy
+from slackwater.charts.style import headline, new_figure, tidy
 from slackwater.cli.options import ListOf, Time, chart_option, console, draw, json_option, option, print_json, say
 from slackwater.errors import DataError
 from slackwater.intensity.traces import Factor
@@ -183,8 +183,18 @@ def coverage_chart(covers: Sequence[Cover]) -> Figure:
         Patch(facecolor=_COLOURS[kind], hatch=_HATCH.get(kind), edgecolor="white", linewidth=0, label=kind)
         for kind in kinds
     ]
-    figure.legend(handles=handles, loc="outside upper right", ncols=3, frameon=False, fontsize=style.FONT_PT)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=style.FONT_PT)
+    headline(figure, _extent(covers))
     return figure
+
+
+def _extent(covers: Sequence[Cover]) -> str:
+    """Return what the cache covers, and how many gaps it has."""
+    zones, gaps = len({cover.zone for cover in covers}), sum(len(cover.runs) - 1 for cover in covers)
+    start, end = min(cover.runs[0].start for cover in covers), max(cover.runs[-1].end for cover in covers)
+    return (
+        f"{zones} zone{'s' * (zones != 1)} from {iso(start)} to {iso(end)}, with {gaps or 'no'} gap{'s' * (gaps != 1)}"
+    )
 
 
 def _table(covers: Sequence[Cover]) -> Table:

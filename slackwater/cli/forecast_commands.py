@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slackwater.charts import style
-from slackwater.charts.style import new_figure, tidy
+from slackwater.charts.style import headline, new_figure, tidy
 from slackwater.cli.options import (
     ListOf,
     Time,
@@ -190,7 +190,7 @@ def _percent(values: Floats) -> str:
 
 
 def forecast_chart(shown: Sequence[Shown]) -> Figure:
-    """Draw one panel per zone: the last two days, the forecast with its interval, and known actual values."""
+    """Draw a panel for each zone: the last two days, the forecast with its interval, and known actual values."""
     panels = [(one, row) for one in shown for row in range(len(one.forecast.zones))]
     drawn = panels[:_MOST_PANELS]
     across = 1 if len(drawn) == 1 else 2
@@ -207,13 +207,19 @@ def forecast_chart(shown: Sequence[Shown]) -> Figure:
         panel.set_ylabel("g CO$_2$e/kWh", fontsize=style.FONT_PT)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=style.FONT_PT)
-    synthetic = any(one.history.synthetic for one in shown)
     left = len(panels) - len(drawn)
-    notes = [style.SYNTHETIC] * synthetic + [f"{left} more zones are not drawn"] * (left > 0)
-    if notes:
-        colour = style.WARNING if synthetic else style.MUTED
-        figure.suptitle("; ".join(notes), fontsize=style.FONT_PT, color=colour)
+    synthetic = [style.SYNTHETIC] if any(one.history.synthetic for one in shown) else []
+    headline(figure, _cleanest(drawn), *synthetic, *[f"{left} more zones are not drawn."] * (left > 0))
     return figure
+
+
+def _cleanest(drawn: Sequence[tuple[Shown, int]]) -> str:
+    """Return where and when the least intensity is expected."""
+    one, row = min(drawn, key=lambda panel: float(panel[0].forecast.mean[panel[1]].min()))
+    mean, start = one.forecast.mean[row], one.forecast.start
+    at = start + timedelta(minutes=one.forecast.slot_minutes) * int(mean.argmin())
+    zone = style.shortened(one.forecast.zones[row], 20).replace("$", r"\$")
+    return f"Least expected: {G_PER_KG * mean.min():.0f} g CO$_2$e/kWh in {zone} at {iso(at)}"
 
 
 def _draw(panel: Axes, shown: Shown, row: int) -> None:

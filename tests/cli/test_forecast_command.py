@@ -54,6 +54,12 @@ def test_a_chart(tmp_path: Path) -> None:
         result = run(zones, "--at", "2022-03-01T00:00Z", "--chart", str(target))
         assert target.stat().st_size > 10_000
         assert "drew" in result.stderr
+    run("DE,FR", "--at", "2022-03-01T00:00Z", "--chart", str(tmp_path / "a.svg"))
+    told = json.loads(run("DE,FR", "--at", "2022-03-01T00:00Z", "--json").stdout)[0]
+    mean = next(one["mean_kg_per_kwh"] for one in told["zones"] if one["zone"] == "FR")
+    svg = (tmp_path / "a.svg").read_text()
+    assert f"Least expected: {1000 * min(mean):.0f} g CO$_2$e/kWh in FR at 2022-03-0" in svg
+    assert "synthetic intensity" in svg
 
 
 def test_a_back_test_beside_the_naive_methods() -> None:
