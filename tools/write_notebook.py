@@ -47,22 +47,40 @@ CELLS: tuple[tuple[str, str], ...] = (
     ("code", "result.plot()"),
     (
         "markdown",
-        "Now a policy of your own, which chooses online, and an aggregator object. `compare_methods` trains each with every "
-        "seed. The first method is the reference.",
+        "Now a policy of your own, which chooses online, and an aggregator of your own, which says how updates become one step. "
+        "The aggregator keeps the last step in `state`, so that a stopped run resumes to the same bits.",
     ),
     (
         "code",
+        "from slackwater.training import Aggregate\n\n\n"
         "class Cleanest(policies.Online):\n"
         '    """Train the two clients with the cleanest electricity, if it is cleaner than usual."""\n\n'
         "    def choose(self, view):\n"
         "        clean = [c for c in view.there if view.intensity[c] <= view.forecast[c].mean()]\n"
         "        return policies.Choice(clients=sorted(clean, key=lambda c: view.cost_kg[c])[:2])\n\n\n"
-        "from slackwater.training import make_aggregator\n\n"
+        "class Steady:\n"
+        '    """The mean of the updates, smoothed over the rounds."""\n\n'
+        "    last = None\n\n"
+        "    def aggregate(self, updates, who):\n"
+        "        mean = sum(updates.values()) / len(updates)\n"
+        "        self.last = mean if self.last is None else (mean + self.last) / 2\n"
+        "        return Aggregate(update=self.last, weights=dict.fromkeys(updates, 1 / len(updates)))\n\n"
+        "    def state(self):\n"
+        '        return {} if self.last is None else {"last": self.last}\n\n'
+        "    def restore(self, state):\n"
+        '        self.last = state.get("last")',
+    ),
+    (
+        "markdown",
+        "`compare_methods` trains each method with every seed; an aggregator trains by the plan of `sw.plan(problem)`. The first "
+        "method is the reference. Ctrl-C compares the runs that are done.",
+    ),
+    (
+        "code",
         "comparison = sw.compare_methods(\n"
         "    problem,\n"
         "    lambda seed: sw.tasks.digits(clients=4, seed=seed),\n"
-        '    {"no slack": "no-slack", "our plan": "ours-memory", "cleanest": Cleanest, "plan, slow memory": '
-        'make_aggregator("memory:0.95")},\n'
+        '    {"no slack": "no-slack", "plan": plan, "cleanest": Cleanest, "plan, steady": Steady},\n'
         "    seeds=8,\n"
         "    local_steps=10,\n"
         ")\ncomparison",

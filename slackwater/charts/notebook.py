@@ -119,7 +119,8 @@ def picture(drawn: Figure) -> str:
     )
 
 
-def _synthetic(synthetic: bool) -> str:
+def synthetic_sentence(synthetic: bool) -> str:
+    """Return the note of everything that rests on synthetic intensity."""
     return f"{style.SYNTHETIC}: typical profiles, not measured." if synthetic else ""
 
 
@@ -130,7 +131,7 @@ def _plan_html(plan: Plan) -> str:
         f"Plan: {kilograms(plan.emissions_kg)} of {kilograms(problem.budget_kg)} kg CO2e, {int(trained.sum()):,} client-slots of "
         f"{len(problem.fleet):,} clients.{ends}",
         plan.message,
-        _synthetic(problem.traces.synthetic),
+        synthetic_sentence(problem.traces.synthetic),
     )
     kg = plan.metrics.training_kg
     rows = [
@@ -172,7 +173,7 @@ def _traces_html(traces: Traces) -> str:
     head = paragraph(
         f"Carbon intensity ({traces.factor}) of {len(traces.zones)} zones, {iso(traces.start)} to {iso(traces.end)}, "
         f"{traces.slots:,} slots of {traces.slot_minutes} minutes.",
-        _synthetic(traces.synthetic),
+        synthetic_sentence(traces.synthetic),
     )
     rows = [
         (zone, f"{grams[i].min():.0f}", f"{grams[i].mean():.0f}", f"{grams[i].max():.0f}")
@@ -193,7 +194,7 @@ def _traces_figure(traces: Traces) -> Figure:
         )  # fmt: skip
     tidy(axes, grid="y", xlabel="UTC", ylabel=f"g CO$_2$e/kWh, {traces.factor}")
     axes.set_ylim(bottom=0)
-    drawn.autofmt_xdate(rotation=0, ha="center")
+    style.time_axis(axes)
     drawn.legend(
         loc="outside lower center", ncols=min(len(traces.zones), _MOST_LINES), frameon=False, fontsize=style.FONT_PT
     )
@@ -209,18 +210,19 @@ def _traces_figure(traces: Traces) -> Figure:
 def _result_html(result: Result) -> str:
     metric = result.metric
     head = paragraph(
-        f"{metric.title} {metric.text(result.score)} after {len(result.history)} rounds with {kilograms(result.emissions_kg)} of "
-        f"{kilograms(result.budget_kg)} kg CO2e.",
+        f"{metric.title} {metric.text(result.score)}{metric.direction} after {len(result.history)} rounds with "
+        f"{kilograms(result.emissions_kg)} of {kilograms(result.budget_kg)} kg CO2e.",
         KINDS[result.kind].sentence,
+        synthetic_sentence(result.synthetic),
     )
     scored = [record for record in result.history if record.accuracy is not None]
     rows = [
         (record.number + 1, iso(record.slot_start), len(record.participants), f"{record.spent_kg:.3f}", f"{record.loss:.4g}",
-         metric.text(record.accuracy))
+         metric.number(record.accuracy))
         for record in scored[-_MOST_ROWS:]
     ]  # fmt: skip
     notes = "".join(paragraph(note) for note in result.notes)
-    return f"{head}{table(f'>round|slot|>clients|>kg so far|>loss|>{metric.name}', rows)}{notes}"
+    return f"{head}{table(f'>round|slot|>clients|>kg so far|>loss|>{metric.column}', rows)}{notes}"
 
 
 def _result_columns(result: Result) -> dict[str, list[Any]]:

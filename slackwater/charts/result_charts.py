@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,19 +26,21 @@ if TYPE_CHECKING:
     from slackwater.training.loop import Result
 
 _LONGEST_NAME = 20
+_AXIS_LETTERS = 28
+"""What fits beside the chart of scores on one line."""
 
 
-def summary(results: Mapping[str, Result], *, synthetic: bool = False) -> RenderableType:
+def summary(results: Mapping[str, Result]) -> RenderableType:
     """Show runs side by side, the best first, with notes."""
     metric = _metric(results)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run")
-    for name in (metric.name, "worst client", "loss F", "kg", "of budget", "rounds", "updates", "seconds"):
+    for name in (metric.column, "worst client", "loss F", "kg", "of budget", "rounds", "updates", "seconds"):
         table.add_column(name, justify="right", min_width=12 if name == "worst client" else None)
     for name, result in sorted(results.items(), key=lambda item: metric.rank(item[1].score)):
         table.add_row(
             Text(style.shortened(name, _LONGEST_NAME)),
-            metric.text(result.score),
+            metric.number(result.score),
             Text(_worst(result)),
             "-" if result.loss is None else f"{result.loss:.4f}",
             f"{result.emissions_kg:.4f}",
@@ -46,21 +49,20 @@ def summary(results: Mapping[str, Result], *, synthetic: bool = False) -> Render
             f"{sum(len(record.participants) for record in result.history):,}",
             f"{result.seconds:.1f}",
         )
-    lower = "" if metric.higher_is_better else ", lower is better"
     legend = (
-        f"{metric.name}: on the global test set{lower}; worst client: on its own distribution; loss F: mean over the clients' "
+        f"{metric.name}: on the global test set{metric.direction}; worst client: on its own distribution; loss F: mean over the clients' "
         "training losses; updates: client-rounds."
     )
     lines = [Text(legend, style="dim")]
     lines += [Text(KINDS[kind].sentence, style="yellow") for kind in _kinds(results)]
-    if synthetic:
+    if _synthetic(results):
         lines.append(style.synthetic_note())
     lines += [Text(note, style="yellow") for note in _notes(results)]
     lines += [Text(f"{name}: {result.folder}", style="dim") for name, result in results.items() if result.folder]
     return Group(table, *lines)
 
 
-def score_chart(results: Mapping[str, Result], *, synthetic: bool = False) -> Figure:
+def score_chart(results: Mapping[str, Result]) -> Figure:
     """Draw the test score against kg spent, one line a run."""
     metric = _metric(results)
     figure = new_figure(1.4 * style.COLUMN_IN, 3.0)
@@ -79,9 +81,9 @@ def score_chart(results: Mapping[str, Result], *, synthetic: bool = False) -> Fi
     for budget_kg in sorted({result.budget_kg for result in results.values()}):
         axes.axvline(budget_kg, color=style.MUTED, linestyle=":", linewidth=1.0, label="budget")
     axes.set_xlim(left=0)
-    tidy(axes, grid="both", xlabel="kg CO$_2$e spent", ylabel=metric.axis)
+    tidy(axes, grid="both", xlabel="kg CO$_2$e spent", ylabel=textwrap.fill(metric.axis, _AXIS_LETTERS))
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=style.FONT_PT)
-    headline(figure, _best_run(results), warning=kinds_label(_kinds(results), synthetic=synthetic))
+    headline(figure, _best_run(results), warning=kinds_label(_kinds(results), synthetic=_synthetic(results)))
     return figure
 
 
@@ -112,6 +114,10 @@ def kinds_label(kinds: Sequence[RunKind], *, synthetic: bool) -> str:
 def _kinds(results: Mapping[str, Result]) -> list[RunKind]:
     """Return the kinds of these runs that are not live."""
     return [kind for kind in dict.fromkeys(result.kind for result in results.values()) if kind != "live"]
+
+
+def _synthetic(results: Mapping[str, Result]) -> bool:
+    return any(result.synthetic for result in results.values())
 
 
 def to_dict(result: Result) -> dict[str, Any]:
@@ -153,7 +159,7 @@ def _worst(result: Result) -> str:
     if worst is None:
         return "-"
     name = next(client for client, score in result.client_scores.items() if score == worst)
-    return f"{style.shortened(name, 12)} {metric.text(worst)}"
+    return f"{style.shortened(name, 12)} {metric.number(worst)}"
 
 
 def _metric(results: Mapping[str, Result]) -> MetricLabel:

@@ -60,9 +60,9 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def score(metric: MetricLabel, value: float) -> str:
-    """Return a score with its unit; a share as `percent` writes it."""
-    return percent(value) if metric.unit == PERCENT else metric.text(value)
+def score(metric: MetricLabel, value: float) -> tuple[str, str]:
+    """Return a score and its unit; a share as `percent` writes it, which has no other unit."""
+    return (percent(value), "") if metric.unit == PERCENT else (metric.number(value), metric.unit)
 
 
 def printable(name: str) -> str:
@@ -136,6 +136,16 @@ def tidy(
         spine.set_visible(side in frame)
         spine.set_linewidth(0.6)
         spine.set_color(MUTED)
+
+
+def time_axis(axes: Axes) -> None:
+    """Write round times in UTC below a chart."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    locator = AutoDateLocator(tz="UTC", minticks=3, maxticks=9)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz="UTC"))  # type: ignore[no-untyped-call]
+    axes.xaxis.get_offset_text().set_fontsize(FONT_PT)
 
 
 def save(figure: Figure, path: str | Path) -> Path:

@@ -151,7 +151,6 @@ def coverage_chart(covers: Sequence[Cover]) -> Figure:
     """Draw the covered periods, one line per zone, source and factor, coloured by kind."""
     lines = list(dict.fromkeys((cover.zone, cover.source, cover.factor) for cover in covers))
     figure = new_figure(style.TEXT_IN, 0.24 * len(lines) + 1.15)
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.patches import Patch
 
     axes = figure.subplots()
@@ -172,12 +171,9 @@ def coverage_chart(covers: Sequence[Cover]) -> Figure:
     axes.set_yticks(range(len(lines)), labels, parse_math=False)
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.xaxis_date(tz="UTC")
-    locator = AutoDateLocator(tz="UTC", minticks=3, maxticks=9)  # type: ignore[no-untyped-call]
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz="UTC"))  # type: ignore[no-untyped-call]
+    style.time_axis(axes)
     tidy(axes, frame=("bottom",), grid="x", xlabel="time, UTC")
     axes.tick_params(axis="y", length=0)
-    axes.xaxis.get_offset_text().set_fontsize(style.FONT_PT)
     kinds = [kind for kind in _COLOURS if any(cover.kind == kind for cover in covers)]
     handles = [
         Patch(facecolor=_COLOURS[kind], hatch=_HATCH.get(kind), edgecolor="white", linewidth=0, label=kind)

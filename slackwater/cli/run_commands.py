@@ -69,7 +69,7 @@ def status_view(status: LiveStatus) -> RenderableType:
     """Return one screen with the budget, the next rounds, the clients and the last errors."""
     words, style = _STATES[status.stands]
     head = Text.assemble((status.folder, "bold"), "  ", (words, style), f"  ({KINDS[status.kind].label} run)")
-    score = "" if status.score is None else f", {status.metric.name} {status.metric.text(status.score)}"
+    score = "" if status.score is None else f", {status.metric.heading} {status.metric.text(status.score)}"
     plans = f", re-planned {status.replans} times" if status.replans else ""
     own = "".join(f", {printable(name)} {value:.4g}" for name, value in list(status.metrics.items())[:_NAMED])
     parts: list[RenderableType] = [head, _budget(status), Text(f"{status.rounds} rounds done{score}{own}{plans}")]
@@ -157,7 +157,7 @@ def rehearsal_view(found: Rehearsal) -> RenderableType:
     if found.share is not None:
         row("share of the objective", f"{found.share:.1%}", "100%")
     if found.score is not None:
-        row(found.metric.name, found.metric.text(found.score))
+        row(found.metric.heading, found.metric.text(found.score))
     row("re-plans", str(found.replans))
     row("reserve, first and largest (kg)", f"{kilograms(found.reserve_kg)}, {kilograms(found.largest_reserve_kg)}")
     kept = "kept" if found.emissions_kg <= found.budget_kg else "EXCEEDED"

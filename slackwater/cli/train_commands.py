@@ -256,7 +256,7 @@ def train(
                 own["aggregator"] = aggregator
             own |= {"policy": policy, "probes": "free" if free_probes else "charged"}
             results = {policy: lab_module("policies").train(schedule.problem, task, out=out, progress=bar, **own)}
-    with _shown(results, schedule.problem, chart, as_json):
+    with _shown(results, chart, as_json):
         if not no_baseline:
             results |= _beside(schedule.problem, task, settings, out)
 
@@ -287,7 +287,7 @@ def baseline(
     task = make_task(options.pop("task"), problem.fleet.names, options)
     settings = {key: value for key, value in options.items() if key not in _TASK_CALLS}
     results = {_TITLE: _without_slack(problem, task, settings, out, "" if out else _NOT_KEPT)}
-    with _shown(results, problem, chart, as_json):
+    with _shown(results, chart, as_json):
         pass
 
 
@@ -346,7 +346,7 @@ def resume(
         results = {
             title: resumed(run, task=_rebuilt(run, task_data, task), progress=bar, from_last_good=from_last_good)
         }
-    with _shown(results, plan.problem, chart, as_json):
+    with _shown(results, chart, as_json):
         if (run / BASELINE / FILE).is_file():
             beside = run / BASELINE
             with Bar(_TITLE) as bar:
@@ -420,17 +420,16 @@ def _place_for_baseline(out: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def _shown(results: dict[str, Result], problem: Problem, chart: Path | None, as_json: bool) -> Iterator[None]:
+def _shown(results: dict[str, Result], chart: Path | None, as_json: bool) -> Iterator[None]:
     """Show the results at the end, or those that exist if the rest is stopped."""
     try:
         yield
     finally:
-        synthetic = problem.traces.synthetic
-        draw(chart, lambda: views.score_chart(results, synthetic=synthetic))
+        draw(chart, lambda: views.score_chart(results))
         if as_json:
             print_json({name: views.to_dict(result) for name, result in results.items()})
         else:
-            console().print(views.summary(results, synthetic=synthetic))
+            console().print(views.summary(results))
 
 
 _MOST_ROWS = 30

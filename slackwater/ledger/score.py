@@ -11,6 +11,7 @@ from slackwater.errors import ScenarioError
 
 PERCENT = "%"
 _LONGEST = 40
+_LARGE = 1e9
 _NOT_METRICS = ("loss", "samples")
 """Keys of an evaluation that are stored on their own."""
 
@@ -41,22 +42,39 @@ class MetricLabel:
         return self.name[:1].upper() + self.name[1:]
 
     @property
+    def heading(self) -> str:
+        """Return the name, and that lower is better if it is."""
+        return self.name + self.direction
+
+    @property
     def axis(self) -> str:
         """Return the name with the unit and the direction, for a chart."""
-        better = "" if self.higher_is_better else " (lower is better)"
-        return f"test {self.name}{', ' + self.unit if self.unit else ''}{better}"
+        return f"test {self.name}{', ' + self.unit if self.unit else ''}{self.direction}"
+
+    @property
+    def column(self) -> str:
+        """Return the name with the unit, for a column of `number`s."""
+        return self.name if self.unit in ("", PERCENT) else f"{self.name}, {self.unit}"
+
+    @property
+    def direction(self) -> str:
+        """Return that lower is better, if it is, to stand after the name or the score."""
+        return "" if self.higher_is_better else " (lower is better)"
 
     def shown(self, value: float) -> float:
         """Return the number to show: a share in percent, any other score unchanged."""
         return 100 * value if self.unit == PERCENT else value
 
     def text(self, value: float | None, digits: int = 2) -> str:
-        """Return a score with its unit; shares have `digits` decimals, other scores four significant digits."""
+        """Return a score with its unit."""
+        number = self.number(value, digits)
+        return f"{number} {self.unit}" if self.unit not in ("", PERCENT) and number != "-" else number
+
+    def number(self, value: float | None, digits: int = 2) -> str:
+        """Return a score; shares have `digits` decimals and %, other scores four significant digits and no unit."""
         if value is None or math.isnan(value):
             return "-"
-        if self.unit == PERCENT:
-            return f"{value:.{digits}%}"
-        return f"{value:.4g}{' ' + self.unit if self.unit else ''}"
+        return f"{value:.{digits}%}" if self.unit == PERCENT else _figure(value)
 
     def difference(self, value: float) -> str:
         """Return the difference of two scores, with its sign; of shares in percentage points."""
@@ -64,7 +82,7 @@ class MetricLabel:
             return "-"
         if self.unit == PERCENT:
             return f"{100 * value:+.2f} points"
-        return f"{value:+.4g}{' ' + self.unit if self.unit else ''}"
+        return f"{'-' if value < 0 else '+'}{self.text(abs(value))}"
 
     def worst(self, values: Iterable[float]) -> float | None:
         """Return the worst of some scores; None if none is a number."""
@@ -82,6 +100,11 @@ class MetricLabel:
     def scored(self, value: float | None) -> dict[str, float | None]:
         """Return a score as JSON holds it: under `score`, and under `accuracy` only if it is one."""
         return {"accuracy": value if self == ACCURACY else None, "score": value}
+
+
+def _figure(value: float) -> str:
+    """Return four significant digits, of a large number all digits before the point."""
+    return f"{value:,.0f}" if 10_000 <= abs(value) < _LARGE else f"{value:.4g}"
 
 
 ACCURACY = MetricLabel(name="accuracy", unit=PERCENT)

@@ -111,8 +111,8 @@ def _glance(statement: Statement, kg: Kilograms) -> Figures:
         note = "at the scenario's prices, for all energy in the ledger"
         items.append(Figure("Electricity", f"{statement.figures.money:,.2f}", str(statement.figures.currency), note))
     if run.score is not None:
-        note = f"on the test set; {run.client_rounds:,} client-rounds in {run.rounds:,} rounds"
-        items.append(Figure(run.metric.title, style.score(run.metric, run.score), "", note))
+        note = f"on the test set{run.metric.direction}; {run.client_rounds:,} client-rounds in {run.rounds:,} rounds"
+        items.append(Figure(run.metric.title, *style.score(run.metric, run.score), note))
     for name, value in list(run.metrics.items())[:_OWN_METRICS]:
         items.append(
             Figure(style.shortened(name, 40), f"{value:.4g}", "", "the app's own number, after the last round")

@@ -131,7 +131,7 @@ _MOST_ZONES = 20
 
 
 def model_card(statement: Statement) -> str:
-    """Return YAML front matter; emissions are in grams, as the Hub requires."""
+    """Return YAML front matter, in which emissions are in grams as the Hub requires, and a sentence with the score."""
     run = statement.run
     zones = list(run.zones)
     more = f" and {len(zones) - _MOST_ZONES} more" if len(zones) > _MOST_ZONES else ""
@@ -142,6 +142,7 @@ def model_card(statement: Statement) -> str:
         f"{kind}: Slackwater {run.slackwater}, location-based, hourly {run.factor} intensity, "
         f"energy {' and '.join(statement.uncertainty.charged_kg_by_method) or 'unknown'}{synthetic}"
     )
+    scored = f"{run.metric.title} {run.metric.text(run.score)} on the test set{run.metric.direction}, after {run.rounds:,} rounds."
     return "\n".join(
         [
             "---",
@@ -152,6 +153,7 @@ def model_card(statement: Statement) -> str:
             f"  geographical_location: {_quoted(', '.join(zones[:_MOST_ZONES]) + more)}",
             f"  hardware_used: {_quoted(f'{run.clients} federated clients, {run.client_rounds} client-rounds')}",
             "---",
+            *([] if run.score is None else ["", scored]),
             "",
         ]
     )

@@ -131,11 +131,15 @@ class Statement:
         """Show a notebook the emissions, what they are, and their share by client."""
         total, run = self.account.total_kg, self.run
         budget = "" if run.budget_kg is None else f" of the budget of {run.budget_kg:.4g} kg"
-        reached = "" if run.score is None else f"{run.metric.title} {run.metric.text(run.score)} on the test set."
+        metric = run.metric
+        reached = (
+            "" if run.score is None else f"{metric.title} {metric.text(run.score)} on the test set{metric.direction}."
+        )
         head = notebook.paragraph(
             f"{KINDS[run.kind].emitted} {total:.6g} kg CO2e{budget} in {run.rounds} rounds.",
             reached,
             KINDS[run.kind].sentence,
+            notebook.synthetic_sentence(run.synthetic),
         )
         rows = [
             (

@@ -261,7 +261,7 @@ def comparison(statement: Statement, kg: Kilograms) -> Table:
     rows.append(
         ("at annual averages", _kg(annual.kg, kg), _saved(total, annual.kg), "", "", f"Same energy; {annual.basis}.")
     )
-    return _table("", f"|>kg CO2e|>this run against it|>client-rounds|>{statement.run.metric.name}|how", rows)
+    return _table("", f"|>kg CO2e|>this run against it|>client-rounds|>{statement.run.metric.heading}|how", rows)
 
 
 def bridge(statement: Statement, kg: Kilograms) -> Table:
@@ -491,7 +491,7 @@ def _saved(total: float, other: float | None) -> str:
 
 
 def _score(metric: MetricLabel, value: float | None) -> str:
-    return "" if value is None else style.score(metric, value)
+    return "" if value is None else " ".join(style.score(metric, value)).strip()
 
 
 def _hours(filled: Sequence[str]) -> str:

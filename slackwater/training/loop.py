@@ -81,6 +81,8 @@ class Result(Viewed):
     """Of the last global model; the same as `score` without averaging."""
     kind: RunKind
     """Kind of run. Training here is simulated: its kg are what it would have emitted."""
+    synthetic: bool = False
+    """Whether the carbon intensity is synthetic."""
     emissions_kg: float
     """Sum of the ledger."""
     budget_kg: float
@@ -127,7 +129,7 @@ class Result(Viewed):
     def __repr__(self) -> str:
         """Show score, rounds and emissions on one line."""
         return (
-            f"Result({self.metric.name} {self.score:.4g} after {len(self.history)} rounds, {self.emissions_kg:.4g} of "
+            f"Result({self.metric.name} {self.metric.text(self.score)} after {len(self.history)} rounds, {self.emissions_kg:.4g} of "
             f"{self.budget_kg:.4g} kg, {self.kind}, folder={None if self.folder is None else str(self.folder)!r})"
         )
 
@@ -293,8 +295,8 @@ class Training:
             loss=sum(s.loss for s in losses) / len(losses) if losses else None,
             client_scores={client: s.value for client, s in zip(self.names, own, strict=False)},
             worst_client_score=self.task.label.worst(s.value for s in own), last_score=last.value,
-            kind=self.run_file.kind, emissions_kg=self.run_file.ledger.spent_kg(), budget_kg=self.problem.budget_kg,
-            history=tuple(self.history),
+            kind=self.run_file.kind, synthetic=self.problem.traces.synthetic,
+            emissions_kg=self.run_file.ledger.spent_kg(), budget_kg=self.problem.budget_kg, history=tuple(self.history),
             never=tuple(self.names[client] for client in self.schedule.never(self.history)), notes=self.notes,
             model=self.workspace.state_dict(), seconds=math.fsum(done.seconds for done in self.history),
             folder=self.run_file.folder,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -96,10 +97,27 @@ def test_traces_result_and_statement_as_html(plan: sw.Plan, tmp_path: Path, fram
     assert f"Accuracy {result.accuracy:.2%} after" in shown
     assert "Simulated run" in shown
     statement = make_statement(tmp_path / "run")
+    assert "synthetic" not in shown
     html = statement._repr_html_()
     assert "client-1" in html
     assert f"{statement.account.total_kg:.6g} kg CO2e" in html
     assert sum(statement.to_frame()["kg"]) == pytest.approx(result.emissions_kg)
+
+
+def test_results_on_synthetic_intensity_say_so(plan: sw.Plan, tmp_path: Path) -> None:
+    result = sw.train(plan, classes(clients=2), out=tmp_path / "run", **FAST)
+    assert "synthetic intensity: typical profiles, not measured." in result._repr_html_()
+    assert result.plot().axes[0].get_title(loc="left") == "Simulated runs, synthetic intensity"
+    assert "synthetic intensity: typical profiles, not measured." in make_statement(tmp_path / "run")._repr_html_()
+
+
+def test_another_metric_has_its_unit_and_direction(plan: sw.Plan, tmp_path: Path) -> None:
+    error = sw.Metric(name="error", compute=lambda o, y: 2.5, higher_is_better=False, unit="days")
+    result = sw.train(plan, replace(classes(clients=2), metric=error), out=tmp_path / "run", **FAST)
+    assert "Error 2.5 days (lower is better) after" in result._repr_html_()
+    assert ">error, days</th>" in result._repr_html_()
+    assert repr(result).startswith("Result(error 2.5 days after")
+    assert "Error 2.5 days on the test set (lower is better)." in make_statement(tmp_path / "run")._repr_html_()
 
 
 def test_many_clients_are_cut() -> None:
@@ -125,4 +143,4 @@ def test_train_shows_a_bar_if_asked(capsys: pytest.CaptureFixture[str], monkeypa
     assert "train [####################]" in shown
     assert "accuracy" in shown
     sw.train(plan_of(SCHEDULE, window=1), classes(), progress=False, **FAST)
-    assert capsys.readouterr().err == ""
+    assert "train [" not in capsys.readouterr().err

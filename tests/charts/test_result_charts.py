@@ -44,9 +44,9 @@ def result(accuracy: float = 0.9, **changes: Any) -> Result:
     return Result(**fields | changes)
 
 
-def shown(results: dict[str, Result], width: int = 100, **options: Any) -> str:
+def shown(results: dict[str, Result], width: int = 100) -> str:
     console = Console(width=width, file=open("/dev/null", "w"), record=True)  # noqa: SIM115
-    console.print(summary(results, **options))
+    console.print(summary(results))
     console.file.close()
     return console.export_text()
 
@@ -73,7 +73,7 @@ def test_a_note_that_is_true_of_all_is_said_once() -> None:
 
 
 def test_synthetic_folder_and_no_client_tests() -> None:
-    text = shown({"x": result(folder=Path("run/x"), worst_client_score=None, client_scores={})}, synthetic=True)
+    text = shown({"x": result(folder=Path("run/x"), worst_client_score=None, client_scores={}, synthetic=True)})
     assert style.SYNTHETIC in text
     assert "x: run/x" in text
     assert " - " in text
@@ -85,7 +85,7 @@ def test_a_name_is_shown_as_it_is() -> None:
 
 
 def test_the_picture(tmp_path: Path) -> None:
-    figure = score_chart({"memory": result(0.9), "no $lack$": result(0.8)}, synthetic=True)
+    figure = score_chart({"memory": result(0.9, synthetic=True), "no $lack$": result(0.8)})
     axes = figure.axes[0]
     first, second, budget = axes.get_lines()
     assert list(first.get_xdata()) == pytest.approx([0.3, 0.9])
@@ -145,15 +145,26 @@ def test_another_metric_is_named_everywhere_and_the_lowest_comes_first() -> None
         "near": result(1.5, metric=RMSE, client_scores={"a": 1.0, "b": 2.5}, worst_client_score=2.5),
     }
     lines = shown(results).splitlines()
-    assert lines[0].split()[1] == "RMSE"
-    assert lines[1].split()[:6] == ["near", "1.5", "days", "b", "2.5", "days"]
-    assert "RMSE: on the global test set, lower is better" in " ".join(lines)
+    assert lines[0].split()[1:3] == ["RMSE,", "days"]
+    assert lines[1].split()[:4] == ["near", "1.5", "b", "2.5"]
+    assert "RMSE: on the global test set (lower is better)" in " ".join(lines)
     assert "ccuracy" not in "".join(lines)
     figure = score_chart(results)
-    assert figure.axes[0].get_ylabel() == "test RMSE, days (lower is better)"
+    assert figure.axes[0].get_ylabel().split() == ["test", "RMSE,", "days", "(lower", "is", "better)"]
     assert [line.get_ydata()[-1] for line in figure.axes[0].lines[:2]] == [3.2, 1.5]
     data = to_dict(results["far"])
     assert data["metric"] == {"name": "RMSE", "higher_is_better": False, "unit": "days"}
     assert (data["score"], data["accuracy"], data["client_accuracy"]) == (3.2, None, {})
     with pytest.raises(ScenarioError, match=r"measures RMSE, not accuracy: read result\.score"):
         _ = results["far"].accuracy
+
+
+def test_a_long_name_of_a_metric_stays_beside_its_axis() -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    label = MetricLabel(name="mean error of the length of stay in care", higher_is_better=False, unit="working days")
+    figure = score_chart({"echo": result(1.25, metric=label)})
+    FigureCanvasAgg(figure).draw()
+    text, axes = figure.axes[0].yaxis.label.get_window_extent(), figure.axes[0].get_window_extent()
+    assert text.y1 <= axes.y1 + axes.height * 0.1
+    assert text.y0 >= 0

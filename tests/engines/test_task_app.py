@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,8 +81,16 @@ def test_the_same_task_in_process_and_as_a_flower_app(here: Path) -> None:
         cli, ["rehearse", "scenario.toml", "--task", "sums.py:make_task", "--lr", "0.05", "--out", "named"]
     )
     assert named.exit_code == 0, named.output
-    assert "error" in named.output
-    assert " days" in named.output
+    assert re.search(r"error \(lower is better\) +[\d.]+ days", named.output)
+    status = CliRunner().invoke(cli, ["status", "named"]).output
+    assert re.search(r"error \(lower is better\) [\d.]+ days", " ".join(status.split()))
+    report = CliRunner().invoke(cli, ["report", "named", "--html", "report.html", "--model-card", "card.md"])
+    assert report.exit_code == 0, report.output
+    assert re.search(r"Error [\d.]+ days on the test set \(lower is better\)", Path("card.md").read_text())
+    page = Path("report.html").read_text()
+    assert re.search(r"Error</div><div class='value'>[\d.]+</div><div class='unit'>days</div>", page)
+    assert "on the test set (lower is better)" in page
+    assert "ccuracy" not in page.replace("accuracy point", "")
     new_app(here / "sumsapp", task="sums.py:make_task", scenario=here / "scenario.toml")
     text = (here / "sumsapp" / "pyproject.toml").read_text()
     assert "clients = 2 " in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from itertools import product
 from types import ModuleType
 from typing import Any
@@ -17,9 +18,10 @@ from slackwater.charts import notebook
 from slackwater.errors import ScenarioError
 from slackwater.lab import policies
 from slackwater.lab.policies.methods import Cell, MethodComparison, _holm, sign_flip_p
-from slackwater.lab.policies.registry import POLICIES
+from slackwater.lab.policies.registry import PLANNED, POLICIES, Planned
 from slackwater.ledger.score import ACCURACY, LABELS
 from slackwater.training.aggregators import AGGREGATORS, make_aggregator
+from slackwater.training.loop import TrainingStopped
 
 FAST: dict[str, Any] = {"local_steps": 2, "batch_size": 16}
 
@@ -64,9 +66,42 @@ def test_every_kind_of_method(problem: sw.Problem) -> None:
     assert mine.seen == 0  # each run has its own copy
     assert all(cell.kg <= problem.budget_kg * (1 + 1e-9) for cell in found.cells)
     assert not [name for name in (*AGGREGATORS.names(), *POLICIES.names()) if name.startswith("own-")]
-    direct = sw.train(sw.plan(problem, planner="paper"), classes(), aggregator="memory:0.5", seed=1, threads=1, **FAST)
+    direct = sw.train(sw.plan(problem), classes(), aggregator="memory:0.5", seed=1, threads=1, **FAST)
     assert found.scores("aggregator")[1] == direct.score
     assert "aggregator against baseline" in repr(found)
+    assert repr(comparison(LABELS["mae"])).startswith("MAE (lower is better) at 2 kg")
+
+
+def test_a_plan_is_made_once_for_all_seeds(problem: sw.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def counted(name: str, method: Planned) -> Planned:
+        def schedule(one: sw.Problem) -> sw.Plan:
+            made.append(name)
+            return method.schedule(one)
+
+        return replace(method, schedule=schedule)
+
+    for name, method in PLANNED.items():
+        monkeypatch.setitem(PLANNED, name, counted(name, method))
+    sw.compare_methods(problem, classes(), ["no-slack", "ours", "ours+fedavg"], seeds=3, **FAST)
+    assert sorted(made) == ["no-slack", "ours"]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), TrainingStopped("stopped")])
+def test_ctrl_c_compares_the_finished_runs(
+    problem: sw.Problem, stop: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def task(seed: int) -> sw.Task:
+        if seed == 1:
+            raise stop
+        return classes()
+
+    found = sw.compare_methods(problem, task, ["no-slack", "ours"], seeds=4, **FAST)
+    assert [cell.seed for cell in found.cells] == [0, 0]
+    assert "2 of 8 runs are done" in caplog.text
+    with pytest.raises(type(stop)):
+        sw.compare_methods(problem, task, ["no-slack"], seeds=[1], **FAST)
 
 
 def test_a_task_by_name_and_one_for_all_seeds(problem: sw.Problem) -> None:
@@ -145,7 +180,7 @@ def test_pairs_by_seed_and_the_direction_of_the_metric(monkeypatch: pytest.Monke
     found = comparison(LABELS["rmse"])
     assert found.differences[0].better
     html = found._repr_html_()
-    assert "RMSE at 2 kg CO2e. p: sign-flip test, two-sided, paired by seed, against a" in html
+    assert "RMSE (lower is better) at 2 kg CO2e. p: sign-flip test, two-sided, paired by seed, against a" in html
     figure = found.plot()
     assert figure._repr_png_().startswith(b"\x89PNG")
     assert figure.axes[0].get_xlabel() == "test RMSE (lower is better)"

@@ -134,7 +134,7 @@ def test_hostile_names_are_text_everywhere(tmp_path: Path, name: str) -> None:
         for row in csv.reader(io.StringIO(text)):
             assert not any(re.match(r"[=+@\t\r]|-\D", cell) for cell in row)
     card = model_card(statement)
-    assert len(card.splitlines()) == 8
+    assert len(card.splitlines()) == 10
     location = next(line for line in card.splitlines() if "geographical" in line)
     assert re.fullmatch(r'  geographical_location: "(?:[^"\\]|\\.)*"', location)
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -161,7 +162,7 @@ def test_the_model_card_counts_grams(folder: Path) -> None:
     grams = float(next(line for line in card.splitlines() if "emissions:" in line and "co2" not in line).split(":")[1])
     assert grams == pytest.approx(1000 * total, abs=1e-3)
     assert card.startswith("---\nco2_eq_emissions:\n  emissions: ")
-    assert card.endswith("---\n")
+    assert re.search(r"\n---\n\nAccuracy 80\.00% on the test set, after \d rounds\.\n$", card)
 
 
 def test_json_holds_it_all(folder: Path) -> None:

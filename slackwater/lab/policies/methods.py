@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +28,14 @@ from slackwater.planning.planner import plan as make_plan
 from slackwater.planning.problem import Problem
 from slackwater.training import tasks
 from slackwater.training.aggregators import AGGREGATORS, Aggregator
-from slackwater.training.loop import Result, TrainingDiverged, train
+from slackwater.training.loop import Result, TrainingDiverged, TrainingStopped, train
 from slackwater.training.progress_bar import ProgressBar
 from slackwater.training.task import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+log = logging.getLogger(__name__)
 Method = str | Plan | Policy | Aggregator | type[Any] | Callable[[], Any]
 MakeTask = Task | str | Callable[[int], Task]
 _EXACT = 14
@@ -120,7 +123,7 @@ class MethodComparison:
         """Show a line for each method, and the tests."""
         lines = [f"{name}  {self._mean(name)}  {self._kg(name)}" for name in self.methods]
         lines += [self._sentence(one) for one in self.differences]
-        return "\n".join([f"{self.metric.name} at {self.budget_kg:g} kg", *lines])
+        return "\n".join([f"{self.metric.heading} at {self.budget_kg:g} kg", *lines])
 
     def _repr_html_(self) -> str:
         by = {one.method: one for one in self.differences}
@@ -130,9 +133,9 @@ class MethodComparison:
             for name in self.methods
         ]  # fmt: skip
         head = notebook.paragraph(
-            f"{self.metric.title} at {self.budget_kg:g} kg CO2e. p: sign-flip test, two-sided, paired by seed, against "
-            f"{self.methods[0]}; Holm: corrected for {max(1, len(self.methods) - 1)} methods.",
-            f"{style.SYNTHETIC}." if self.synthetic else "",
+            f"{self.metric.title}{self.metric.direction} at {self.budget_kg:g} kg CO2e. p: sign-flip test, two-sided, paired by "
+            f"seed, against {self.methods[0]}; Holm: corrected for {max(1, len(self.methods) - 1)} methods.",
+            notebook.synthetic_sentence(self.synthetic),
         )
         return head + notebook.table(f"method|>{self.metric.name}|>kg|>difference|>p|>p (Holm)", rows)
 
@@ -208,14 +211,14 @@ def compare_methods(
     progress: bool = False,
     **settings: Any,
 ) -> MethodComparison:
-    """Train methods on one problem at equal budgets, over seeds, and test their differences.
+    """Train methods on one problem at equal budgets, over seeds, and test their differences. Ctrl-C compares the finished runs.
 
     Args:
         problem: Clients, intensity and budget.
         task: A function of the seed that returns a task, the name of a task, or one `Task` for all seeds (then only the
             model's start and the batches differ).
         methods: Names (`slackwater rivals` lists them), plans, aggregators or policies of your own, as objects or classes; a
-            mapping names them. The first is the reference. An aggregator trains by the problem's best plan.
+            mapping names them. The first is the reference. An aggregator trains by the plan of `sw.plan(problem)`.
         seeds: Number of seeds, or the seeds. Fewer than 6 cannot show a difference at p < 0.05.
         progress: Show a progress bar.
         settings: As for `train`, such as `local_steps` and `lr`.
@@ -228,7 +231,7 @@ def compare_methods(
     bar = ProgressBar("compare", len(named) * len(numbers)) if progress else None
     cells, metric = [], ACCURACY
     try:
-        with _registered(named) as runs:
+        with _registered(named, problem) as runs:
             for seed in numbers:
                 one = _task(task, problem, seed)
                 metric = one.label
@@ -236,6 +239,10 @@ def compare_methods(
                     cells.append(_cell(name, seed, how, problem, one, defaults | settings))
                     if bar is not None:
                         bar.step(f"{name}, seed {seed}: {metric.text(cells[-1].score, 1)}")
+    except (TrainingStopped, KeyboardInterrupt):
+        if not cells:
+            raise
+        log.warning("Stopped: %d of %d runs are done, and compared.", len(cells), len(named) * len(numbers))
     finally:
         if bar is not None:
             bar.close()
@@ -249,14 +256,20 @@ Train = Callable[[Problem, Task, dict[str, Any]], Result]
 
 
 @contextmanager
-def _registered(methods: Mapping[str, Method]) -> Iterator[dict[str, Train]]:
-    """Yield how each method trains; objects of the user's own have a name in the registries until the end."""
+def _registered(methods: Mapping[str, Method], problem: Problem) -> Iterator[dict[str, Train]]:
+    """Yield how each method trains; objects of the user's own have a name in the registries until the end.
+
+    Every plan is made once, when it is first needed: it is the same for all seeds.
+    """
+    planned = cache(lambda name: PLANNED[name].make(problem))
+    best = cache(lambda: make_plan(problem))
     runs: dict[str, Train] = {}
     added: list[tuple[dict[str, Any], str]] = []
     try:
         for number, (name, method) in enumerate(methods.items()):
             if isinstance(method, str):
-                runs[name] = _by_name(check_method(method))
+                key, other = split_method(check_method(method))
+                runs[name] = _by_planned(planned, key, other) if key in PLANNED else _by_policy(key, other)
                 continue
             if isinstance(method, Plan):
                 runs[name] = _by_plan(method, method.aggregator)
@@ -266,11 +279,11 @@ def _registered(methods: Mapping[str, Method]) -> Iterator[dict[str, Train]]:
             if isinstance(sample, Aggregator):
                 AGGREGATORS.register(key, made)
                 added.append((AGGREGATORS.own, key))
-                runs[name] = _by_plan(None, key)
+                runs[name] = _by_plan(best, key)
             elif isinstance(sample, Policy):
                 POLICIES.register(key, made)
                 added.append((POLICIES.own, key))
-                runs[name] = _by_name(key)
+                runs[name] = _by_policy(key, None)
             else:
                 raise ScenarioError(
                     f"The method {name!r} is {type(sample).__name__}: neither a name, a plan, a policy (see "
@@ -290,22 +303,26 @@ def _factory(method: Any) -> Callable[..., Any]:
     return lambda: copy.deepcopy(kept)
 
 
-def _by_name(method: str) -> Train:
-    name, other = split_method(method)
+def _by_policy(policy: str, aggregator: str | None) -> Train:
+    chosen = {} if aggregator is None else {"aggregator": aggregator}
 
     def run(problem: Problem, task: Task, settings: dict[str, Any]) -> Result:
-        if name in PLANNED:
-            plan, aggregator = PLANNED[name].make(problem)
-            return train(plan, task, **settings | {"aggregator": other or aggregator})
-        chosen = {"aggregator": other} if other is not None else {}
-        return train_by_policy(problem, task, policy=name, **settings | chosen)
+        return train_by_policy(problem, task, policy=policy, **settings | chosen)
 
     return run
 
 
-def _by_plan(plan: Plan | None, aggregator: str) -> Train:
+def _by_planned(planned: Callable[[str], tuple[Plan, str]], name: str, aggregator: str | None) -> Train:
     def run(problem: Problem, task: Task, settings: dict[str, Any]) -> Result:
-        return train(plan or make_plan(problem, planner="paper"), task, **settings | {"aggregator": aggregator})
+        plan, usual = planned(name)
+        return train(plan, task, **settings | {"aggregator": aggregator or usual})
+
+    return run
+
+
+def _by_plan(plan: Plan | Callable[[], Plan], aggregator: str) -> Train:
+    def run(problem: Problem, task: Task, settings: dict[str, Any]) -> Result:
+        return train(plan if isinstance(plan, Plan) else plan(), task, **settings | {"aggregator": aggregator})
 
     return run
 
