@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from slackwater.dashboard import plan_json as answers
 from slackwater.dashboard.edits import MARK
-from slackwater.dashboard.runs import MOST_PLAN_BYTES, RunReader, plan_of_run
+from slackwater.dashboard.runs import MOST_PLAN_BYTES, RunReader, plan_of_run, written_at
 from slackwater.errors import ScenarioError, SlackwaterError
 from slackwater.ledger.run import FILE as RUN_FILE
 from slackwater.ledger.schema import task_name
@@ -75,8 +75,8 @@ class Catalogue:
         self._lock = threading.Lock()
 
     def entries(self) -> list[Entry]:
-        """Return all entries, the scenario first; new runs appear as they are written."""
-        found = []
+        """Return all entries: the scenario, plans, then runs, the last one written first; new runs appear as they are written."""
+        found: list[Entry] = []
         if self._scenario is not None:
             found.append(self._entry("scenario", self._scenario))
         if self._folder is not None:
@@ -89,7 +89,9 @@ class Catalogue:
                         found.append(self._entry(kind, here / name))  # type: ignore[arg-type]
                 if at > _MOST_FOLDERS or len(found) >= _MOST_ENTRIES:
                     break
-        self._found = {one.id: one for one in found[:_MOST_ENTRIES]}
+        shown = found[:_MOST_ENTRIES]
+        runs = _last_first([one for one in shown if one.kind == "run"])
+        self._found = {one.id: one for one in [*(one for one in shown if one.kind != "run"), *runs]}
         return list(self._found.values())
 
     def entry(self, entry_id: str) -> Entry:
@@ -153,6 +155,17 @@ def read_plan(path: Path) -> Plan:
 
 def _id(kind: str, path: str) -> str:
     return kind[0] + hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+
+
+def _last_first(runs: list[Entry]) -> list[Entry]:
+    """Return the last run written first; a run inside another one's folder, such as its baseline, follows it."""
+    folders = {one.path.parent for one in runs}
+
+    def rank(one: Entry) -> tuple[float, Path]:
+        outermost = [folder for folder in one.path.parents if folder in folders][-1]
+        return -written_at(outermost / RUN_FILE), one.path.parent
+
+    return sorted(runs, key=rank)
 
 
 def _stamp(path: Path) -> int:

@@ -229,6 +229,17 @@ _STATUS = {
 }
 
 
+def written_at(path: Path) -> float:
+    """Return when a run's file was last written, in seconds since 1970."""
+    times = []
+    for file in (path, path.with_name(path.name + "-wal")):
+        try:
+            times.append(file.stat().st_mtime)
+        except OSError:  # the log appears and disappears with its writers
+            continue
+    return max(times, default=0.0)
+
+
 def plan_of_run(path: Path) -> Plan:
     """Return the plan that a run was started with."""
     with _reading(path) as db:
@@ -341,7 +352,7 @@ class RunReader:
         in_force = ledger.in_force(plan, done=status == "done", spent_kg=ledger.ledger.spent_kg())
         figures = ledger.figures(in_force)
         done = self.rounds[-1]["slot"] if self.rounds else -1
-        silent = max(0.0, time.time() - self._written_at())
+        silent = max(0.0, time.time() - written_at(self.path))
         budget_kg, events, spent = self._fixed["budget_kg"], _events(db), _spent_by_slot(ledger)
         with damage(self.path):
             coming = self._coming(plan, done, journal)
@@ -475,15 +486,6 @@ class RunReader:
             "count": len(clients),
             "in_window": slot in plan.window,
         }
-
-    def _written_at(self) -> float:
-        times = []
-        for file in (self.path, self.path.with_name(self.path.name + "-wal")):
-            try:
-                times.append(file.stat().st_mtime)
-            except OSError:  # the log appears and disappears with its writers
-                continue
-        return max(times, default=0.0)
 
 
 _GROWING = (("id", "events"), ("slot", "rounds"), ("slot", "evaluations"))

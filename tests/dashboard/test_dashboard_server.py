@@ -175,6 +175,15 @@ def test_every_view_is_json(serve: Serve, tmp_path: Path) -> None:
     assert _json(server, f"/api/plan?source={source}&alpha=<b>")[0] == 400
 
 
+def test_the_run_that_was_written_last_is_the_first_and_its_baseline_follows(serve: Serve, tmp_path: Path) -> None:
+    for place, moment in (("a", 100), ("b", 300), ("b/baseline", 900), ("c", 200)):
+        start_run(tmp_path / place, small_plan()).close()
+        for file in (tmp_path / place).glob("run.db*"):
+            os.utime(file, (moment, moment))
+    listed = json.loads(_get(serve(scenario(tmp_path)), "/api/sources")[1])["sources"]
+    assert [one["label"] for one in listed] == ["scenario.toml", "b", "b/baseline", "c", "a"]
+
+
 def test_a_corrupt_run_is_a_sentence_and_does_not_hide_the_others(serve: Serve, tmp_path: Path) -> None:
     plan = small_plan()
     plan.save(tmp_path / "plan.json")
