@@ -644,14 +644,16 @@ def flower() -> None:
     metavar="FILE",
     help="Scenario to copy into the app. Default: an example with three sites.",
 )
-def new(folder: Path, task: str | None, scenario: Path | None) -> None:
+@with_options(_LOCAL)
+def new(folder: Path, task: str | None, scenario: Path | None, **local: Any) -> None:
     """Write a small, complete Flower app into a new FOLDER.
 
     Its README explains how to run it.
     """
     from slackwater.engines.flower.app import new_app
 
-    for path in new_app(folder, task=task, scenario=scenario):
+    work = {name.replace("_", "-"): value for name, value in local.items() if value is not None}
+    for path in new_app(folder, task=task, scenario=scenario, work=work):
         say(f"wrote {path}")
     say(f"Try it: cd {folder} && slackwater rehearse scenario.toml --app . --out rehearsal")
 
@@ -670,7 +672,8 @@ def adopt_app(app: Path, scenario: Path | None, write: bool) -> None:
 
     They add the keys of its run config, the report of its nodes and the wrapper around its strategy.
     """
-    from slackwater.engines.flower.adopt import adopt, node_configs
+    from slackwater.engines.flower.adopt import adopt
+    from slackwater.engines.flower.app import node_configs
 
     found = adopt(app)
     for change in found.changes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,10 +92,11 @@ def test_the_same_task_in_process_and_as_a_flower_app(here: Path) -> None:
     assert re.search(r"Error</div><div class='value'>[\d.]+</div><div class='unit'>days</div>", page)
     assert "on the test set (lower is better)" in page
     assert "ccuracy" not in page.replace("accuracy point", "")
-    new_app(here / "sumsapp", task="sums.py:make_task", scenario=here / "scenario.toml")
-    text = (here / "sumsapp" / "pyproject.toml").read_text()
-    assert "clients = 2 " in text
-    (here / "sumsapp" / "pyproject.toml").write_text(text.replace("lr = 0.1", "lr = 0.05"))
+    of_task = ["--task", "sums.py:make_task", "--scenario", "scenario.toml", "--lr", "0.05"]
+    made = CliRunner().invoke(cli, ["flower", "new", "sumsapp", *of_task])
+    assert made.exit_code == 0, made.output
+    config = tomllib.loads((here / "sumsapp" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert (config["clients"], config["lr"], config["local-steps"], config["batch-size"]) == (2, 0.05, 30, 128)
     by_app = sw.rehearse("scenario.toml", app="sumsapp", out="app")
     assert by_object is not None
     assert by_app is not None
@@ -136,6 +138,17 @@ def test_a_stopped_rehearsal_of_ones_own_task_is_resumed_by_naming_it(here: Path
     resumed = CliRunner().invoke(cli, ["resume", "run", "--task", "sums.py:make_task"])
     assert resumed.exit_code == 0, resumed.output
     assert read_status("run").stands == "done"
+
+
+def test_the_readme_of_an_app_starts_the_sites_of_its_scenario(here: Path) -> None:
+    new_app(here / "sumsapp", task="sums.py:make_task", scenario=here / "scenario.toml", work={"local-steps": 7})
+    readme = (here / "sumsapp" / "README.md").read_text()
+    nodes = [line.strip() for line in readme.splitlines() if line.startswith("    flower-supernode")]
+    assert len(nodes) == 2
+    assert '--port 8101 --node-config \'name="lyon" zone="FR" power-w=300 partition-id=0 num-partitions=2\'' in nodes[0]
+    assert '--port 8102 --node-config \'name="dublin" zone="IE"' in nodes[1]
+    assert "num-supernodes=2" in readme
+    assert "local-steps = 7\n" in (here / "sumsapp" / "pyproject.toml").read_text()
 
 
 def test_an_app_of_an_installed_module_imports_it(here: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,15 +75,6 @@ def adopt(folder: str | Path) -> Adoption:
     if isinstance(fraction, int | float) and fraction != 1.0:
         notes.append(f"Set fraction-train = 1.0 in pyproject.toml (it is {fraction:g}): the plan chooses the clients.")
     return Adoption(changes=tuple(changes), notes=tuple(notes))
-
-
-def node_configs(clients: Sequence[tuple[str, str, float | None]]) -> list[str]:
-    """Return the option that each site starts its SuperNode with, from names, zones and watts."""
-    return [
-        f'--node-config \'name="{name}" zone="{zone}"{"" if watts is None else f" power-w={watts:g}"} '
-        f"partition-id={number} num-partitions={len(clients)}'"
-        for number, (name, zone, watts) in enumerate(clients)
-    ]
 
 
 def _module(app: App, reference: str) -> Path:

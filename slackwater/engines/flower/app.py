@@ -7,14 +7,17 @@ import keyword
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.resources import files
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
+import tomlkit
+
 from slackwater.errors import ScenarioError
+from slackwater.scenario import load_scenario
 
 RUN, SLOT_SECONDS = "slackwater-run", "slackwater-slot-seconds"
 """Keys of an app's run config: the run folder and, if it holds only a plan, the wall time of a slot."""
@@ -143,7 +146,10 @@ _MODULES = ("__init__.py", "client_app.py", "server_app.py", "task.py")
 _TEXTS = ("pyproject.toml", "README.md", "scenario.toml")
 
 
-_WORK = "local-steps = 30\nbatch-size = 128\n"  # the defaults of `train`
+_WORK = {"local-steps": 30, "batch-size": 128, "lr": 0.1}
+"""Local training of a task, with the defaults of `train`."""
+_NODE = re.compile(r"    flower-supernode .*\n(?:    flower-supernode .*\n)*")
+"""The lines of the README that start the nodes, one for each site of the template's scenario."""
 _MAKES = "make_task"
 _APP = '''"""The {part} of a task: the same that `slackwater train` and `rehearse` use."""
 
@@ -177,7 +183,9 @@ def _of_task(task: str) -> dict[str, str]:
     return {"task.py": text} | {f"{part}_app.py": _APP.format(part=part) for part in ("client", "server")}
 
 
-def new_app(folder: Path, *, task: str | None = None, scenario: Path | None = None) -> list[Path]:
+def new_app(
+    folder: Path, *, task: str | None = None, scenario: Path | None = None, work: Mapping[str, float] | None = None
+) -> list[Path]:
     """Write a new app into a folder of the same name; return the files.
 
     Args:
@@ -185,6 +193,7 @@ def new_app(folder: Path, *, task: str | None = None, scenario: Path | None = No
         task: "file.py:function" or "package.module:function" of a `sw.Task` to train. Default: a small example. A file is
             copied into the app; a module must be installed where the app runs.
         scenario: Scenario to copy into the app. Default: an example with three sites.
+        work: Local training by the keys of the app's run config, such as `lr`. Default: as `train`.
     """
     name, project = folder.name.replace("-", "_"), folder.name.replace("_", "-")
     if not _VALID.fullmatch(project) or keyword.iskeyword(name) or name in ("slackwater", "flwr", "torch"):
@@ -198,18 +207,51 @@ def new_app(folder: Path, *, task: str | None = None, scenario: Path | None = No
     own = {} if task is None else _of_task(task)
     if scenario is not None:
         own["scenario.toml"] = scenario.read_text(encoding="utf-8")
-    count = own.get("scenario.toml", (template / "scenario.toml").read_text(encoding="utf-8")).count("[[client]]")
+    with as_file(template / "scenario.toml") as example:
+        sites = [(one.name, one.zone, one.power_w) for one in load_scenario(scenario or example).client]
+    config = ({} if task is None else {**_WORK, "clients": len(sites)}) | dict(work or {})
     wanted = [(file, folder / name / file) for file in _MODULES] + [(file, folder / file) for file in _TEXTS]
     for file, path in wanted:
         path.parent.mkdir(parents=True, exist_ok=True)
         if file in own:
             path.write_text(own[file], encoding="utf-8")
             continue
-        text = (template / file).read_text(encoding="utf-8").replace(f'name = "{_NAME}"', f'name = "{project}"')
-        if task is not None and file == "pyproject.toml":
-            text = text.replace(
-                "local-steps = 20\nbatch-size = 32\n",
-                f"{_WORK}clients = {count}                     # of the scenario\n",
-            )
-        path.write_text(text.replace(_NAME, name), encoding="utf-8")
+        text = (template / file).read_text(encoding="utf-8")
+        text = text.replace(f'name = "{_NAME}"', f'name = "{project}"').replace(_NAME, name)
+        if file == "pyproject.toml":
+            text = _with_config(text, config)
+        if file == "README.md":
+            text = _with_sites(text, sites)
+        path.write_text(text, encoding="utf-8")
     return [path for _, path in wanted]
+
+
+def _with_config(text: str, config: Mapping[str, float]) -> str:
+    """Return a pyproject.toml with these values in the app's run config."""
+    document: Any = tomlkit.parse(text)
+    document["tool"]["flwr"]["app"]["config"].update(config)
+    return tomlkit.dumps(document)
+
+
+def _with_sites(text: str, sites: Sequence[Site]) -> str:
+    """Return a README whose commands start a node for each site."""
+    nodes = "".join(
+        f"    flower-supernode --insecure --superlink 127.0.0.1:8000 --port {_FIRST_PORT + number} {config}\n"
+        for number, config in enumerate(node_configs(sites))
+    )
+    text = re.sub(r"num-supernodes=\d+", f"num-supernodes={len(sites)}", text)
+    return _NODE.sub(lambda _: nodes, text)
+
+
+Site = tuple[str, str, float | None]
+"""Name, zone and watts of a site."""
+_FIRST_PORT = 8101
+
+
+def node_configs(sites: Sequence[Site]) -> list[str]:
+    """Return the option that each site starts its SuperNode with."""
+    return [
+        f'--node-config \'name="{name}" zone="{zone}"{"" if watts is None else f" power-w={watts:g}"} '
+        f"partition-id={number} num-partitions={len(sites)}'"
+        for number, (name, zone, watts) in enumerate(sites)
+    ]
