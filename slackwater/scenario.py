@@ -277,7 +277,7 @@ class Scenario(_Section):
     )
     enough_share: float = Field(
         DEFAULT_ENOUGH_SHARE,
-        description='With goal = "enough": 10 % more budget must lower the predicted error by this share.',
+        description='With goal = "enough": 10 % more budget must lower the predicted error (1 at first) by this much.',
         examples=[DEFAULT_ENOUGH_SHARE],
     )
     slack: int | None = Field(
@@ -391,6 +391,11 @@ class Scenario(_Section):
         if self.deadline is None:
             return self.rounds + (self.slack or 0)
         return int((self.deadline - self.start).total_seconds() / 60 // max(self.slot_minutes, 1))
+
+    @property
+    def slots_of_slack(self) -> int:
+        """Return the slack, also of a scenario with a deadline."""
+        return self.horizon - self.rounds
 
     @property
     def length(self) -> timedelta:

@@ -58,6 +58,11 @@ def iso(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%MZ")
 
 
+def local_text(moment: datetime, zone: str) -> str:
+    """Return a time on the clock of a time zone, `Mon 03 Jan 2022, 09:00 Europe/Paris`."""
+    return f"{moment.astimezone(time_zone(zone)):%a %d %b %Y, %H:%M} {zone}"
+
+
 def floor_hour(moment: datetime) -> datetime:
     """Return the full hour at or before a time."""
     return moment.replace(minute=0, second=0, microsecond=0)

@@ -18,7 +18,7 @@ from slackwater.planning.advice import Advice
 from slackwater.planning.planner import WhatIf
 from slackwater.planning.savings import SavingsStudy
 from slackwater.training.partition import label_counts
-from slackwater.units import iso
+from slackwater.units import iso, time_zone, utc
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -215,8 +215,9 @@ def advice_chart(advice: Advice) -> Figure:
     for number, slack in enumerate(sorted({row.slack for row in advice.rows})):
         here = sorted((row for row in advice.rows if row.slack == slack), key=lambda row: row.emissions_kg)
         look = _look(number, 0)
-        axes.plot([row.emissions_kg for row in here], [100 * row.remaining_error for row in here], label=f"slack {slack}",
-                  **look | {"markersize": 2.5})  # fmt: skip
+        by = f"{utc(here[0].finish_by).astimezone(time_zone(advice.time_zone)):%d %b}"
+        axes.plot([row.emissions_kg for row in here], [100 * row.remaining_error for row in here],
+                  label=f"slack {slack:,}, by {by}", **look | {"markersize": 2.5})  # fmt: skip
         knees = [row for row in here if row.knee]
         axes.plot([row.emissions_kg for row in knees], [100 * row.remaining_error for row in knees], linestyle="", marker="D",
                   markersize=5.5, color=look["color"], gid="knees")  # fmt: skip
@@ -228,10 +229,10 @@ def advice_chart(advice: Advice) -> Figure:
     axes.margins(x=0.06)
     axes.set_ylim(bottom=0)
     tidy(axes, grid="both", xlabel="emissions, kg CO$_2$e", ylabel="predicted remaining error, %")
-    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=style.FONT_PT)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=style.FONT_PT)
     least = min(row.remaining_error for row in advice.rows)
     finding = (
-        f"{style.kilograms(best.budget_kg)} kg with a slack of {best.slack} are enough: error {_percent(best.remaining_error)}, "
+        f"{style.kilograms(best.budget_kg)} kg with a slack of {best.slack:,} are enough: error {_percent(best.remaining_error)}, "
         f"the best has {_percent(least)}"
     )
     headline(figure, finding, "The error ranks plans; it is not an accuracy.", warning=_label(advice.synthetic))

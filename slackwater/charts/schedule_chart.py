@@ -414,7 +414,7 @@ def plan_heatmap(plan: Plan, width: int) -> RenderableType:
         if plan.problem.fine_tune:
             line.append(EDGE, style="blue")
         lines.append(line.append(totals[row], style="dim"))
-    return Group(*lines, *_axis(plan, bundles, margin + 1), *_key(plan, rows, bundles))
+    return Group(*lines, *_axis(plan, bundles, margin + 1, width), *_key(plan, rows, bundles))
 
 
 def _bundles(plan: Plan, room: int) -> list[tuple[int, int]]:
@@ -438,8 +438,8 @@ def _mark(rows: Rows, row: int, first: int, last: int) -> tuple[str, str]:
     return (TRAINS if share > 1 - 1e-9 else PARTLY[min(int(share * 3), 2)]), "green"
 
 
-def _axis(plan: Plan, bundles: list[tuple[int, int]], margin: int) -> list[Text]:
-    """Return two lines: ticks, and the times that fit beside each other."""
+def _axis(plan: Plan, bundles: list[tuple[int, int]], margin: int, width: int) -> list[Text]:
+    """Return ticks, the times that fit beside each other, and the title of the axis, on a line of its own if it must be."""
     starts = np.array([first for first, _ in bundles])
     windowed = plan.problem.fine_tune > 0
     ticks, labels, free = [" "] * (margin + len(bundles) + 2), "", 0
@@ -450,11 +450,10 @@ def _axis(plan: Plan, bundles: list[tuple[int, int]], margin: int) -> list[Text]
             ticks[column] = "╵"
             labels = labels.ljust(column) + text
             free = len(labels) + 2
-    title = time_title(plan.problem, plan.window.stop)
-    return [
-        Text(line.rstrip(), style="dim", no_wrap=True, overflow="crop")
-        for line in ("".join(ticks), f"{labels}  ({title})")
-    ]
+    title = f"({time_title(plan.problem, plan.window.stop)})"
+    fits = len(labels) + 2 + len(title) <= width
+    lines = ["".join(ticks), f"{labels}  {title}"] if fits else ["".join(ticks), labels, " " * margin + title]
+    return [Text(line.rstrip(), style="dim", no_wrap=True, overflow="crop") for line in lines]
 
 
 def _key(plan: Plan, rows: Rows, bundles: list[tuple[int, int]]) -> list[Text]:

@@ -9,12 +9,14 @@ import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from slackwater.charts.schedule_chart import has_times, plan_heatmap
 from slackwater.charts.style import SYNTHETIC, kilograms, percent, printable, shortened, synthetic_note, table
+from slackwater.errors import InfeasibleError
 from slackwater.intensity.load import ZoneInfo
 from slackwater.intensity.traces import FACTORS, Provenance, Traces
 from slackwater.planning.advice import Advice, same_work_kg
@@ -23,7 +25,8 @@ from slackwater.planning.goals import about_goal
 from slackwater.planning.plan import Plan, Recommendation
 from slackwater.planning.planner import WhatIf
 from slackwater.planning.savings import SavingsStudy
-from slackwater.units import G_PER_KG, iso, time_zone
+from slackwater.planning.schedule import no_slack_plan
+from slackwater.units import G_PER_KG, iso, local_text, time_zone, utc
 
 __all__ = [
     "compare_table",
@@ -37,6 +40,8 @@ __all__ = [
 
 MOST_ROWS = 20
 _NAMED = 3
+_ALL_NAMED = 8
+"""Up to so many clients, all are named."""
 _DAY = 24
 _NOTHING = 5e-4
 """A saved share below this is shown as nothing."""
@@ -73,12 +78,23 @@ def _saves(plan: Plan) -> str:
     emits = f"{kilograms(plan.emissions_kg)}{of} kg CO2e"
     if at_once <= 0:
         return f"nothing to save: the run emits {emits}."
-    same = f"the same work at once emits {kilograms(at_once)} kg"
+    same = f"the run emits {emits}; the same work at once emits {kilograms(at_once)} kg."
     if abs(saved) < _NOTHING * at_once:
-        return f"nothing: the run emits {emits}; {same}."
-    if saved < 0:
-        return f"nothing: the run emits {emits}; {same}. Waiting costs {kilograms(-saved)} kg here."
-    return f"{kilograms(saved)} kg ({percent(saved / at_once)}): the run emits {emits}; {same}."
+        said = f"nothing: {same}"
+    elif saved < 0:
+        said = f"nothing: {same} Waiting costs {kilograms(-saved)} kg here."
+    else:
+        said = f"{kilograms(saved)} kg ({percent(saved / at_once)}): {same}"
+    return f"{said} {_without_slack(plan)}"
+
+
+def _without_slack(plan: Plan) -> str:
+    """Say how much training all clients at once get from the same budget."""
+    try:
+        slots = int(no_slack_plan(plan.problem).slots_per_client.sum())
+    except InfeasibleError:
+        return "Without slack the budget pays no round."
+    return f"Without slack the budget pays {slots:,} client-rounds, here {int(plan.slots_per_client.sum()):,}."
 
 
 def _ends(plan: Plan) -> str:
@@ -87,7 +103,7 @@ def _ends(plan: Plan) -> str:
     left = problem.horizon - problem.rounds - plan.end
     if not has_times(problem):
         return f"after slot {problem.rounds + plan.end} of {problem.horizon}."
-    ends = f"{plan.ends_at.astimezone(time_zone(problem.time_zone)):%a %d %b %Y, %H:%M} {problem.time_zone}"
+    ends = local_text(plan.ends_at, problem.time_zone)
     hours = left * problem.slot_hours
     early = f"{hours / _DAY:.1f} days" if hours >= 2 * _DAY else f"{hours:g} h"
     return f"{ends}, {early} before the latest end." if left else f"{ends}, the latest end."
@@ -96,13 +112,12 @@ def _ends(plan: Plan) -> str:
 def _trains(plan: Plan) -> str:
     """Say how many rounds are held, and which clients train most and least often."""
     slots, names = plan.slots_per_client, plan.problem.fleet.names
-    rounds = int(np.bitwise_count(np.bitwise_or.reduce(plan.packed, axis=0)).sum())
     order = np.argsort(-slots, kind="stable")
-    few = [*order[:_NAMED], *order[_NAMED:][-_NAMED:]]
+    few = order if len(order) <= _ALL_NAMED else [*order[:_NAMED], *order[-_NAMED:]]
     each = [f"{shortened(names[i], _LONGEST_NAME)} {slots[i]:,}" for i in few]
     if len(order) > len(few):
         each.insert(_NAMED, "..")
-    return f"{rounds:,} rounds, {int(slots.sum()):,} client-rounds: {', '.join(each)}."
+    return f"{plan.rounds_held:,} rounds, {int(slots.sum()):,} client-rounds: {', '.join(each)}."
 
 
 def _chosen(plan: Plan, recommended: Recommendation) -> str:
@@ -110,7 +125,7 @@ def _chosen(plan: Plan, recommended: Recommendation) -> str:
     free = [name for name in ("fine_tune", "recall", "alpha") if name in problem.free]
     settings = "".join(f", {name} = {recommended.settings[name]}" for name in free)
     return (
-        f"s = {plan.end}{settings}, aggregator {recommended.aggregator}, for the least predicted error. Why: --details. "
+        f"end time s = {plan.end}{settings}, aggregator {recommended.aggregator}, for the least predicted error. Why: --details. "
         "As the paper plans: --paper."
     )
 
@@ -165,7 +180,7 @@ def savings_table(study: SavingsStudy) -> RenderableType:
 
 def compare_table(points: Sequence[WhatIf]) -> RenderableType:
     """Show a line for each what-if, and why some are infeasible."""
-    rows = table(">alpha|>slack|>budget kg|status|>s|>objective|>gap|>kg|>saved kg|>slots|>rho_H")
+    rows = table(">alpha|>slack|>budget kg|status|>s|>kg|>saved kg|>slots|>error %|>objective|>rho_H")
     for p in points:
         style = {"optimal": "green", "infeasible": "red"}.get(p.status, "yellow")
         settings: list[RenderableType] = [
@@ -174,15 +189,17 @@ def compare_table(points: Sequence[WhatIf]) -> RenderableType:
             kilograms(p.budget_kg),
             Text(p.status, style=style),
         ]
-        if p.objective is None or p.gap is None or p.emissions_kg is None or p.saved_kg is None or p.slots is None:
+        if p.objective is None or p.emissions_kg is None or p.saved_kg is None or p.slots is None:
             rows.add_row(*settings, *["-"] * 7)
             continue
-        kg = [kilograms(p.emissions_kg), kilograms(p.saved_kg)]
-        figures = [str(p.end), f"{p.objective:.6g}", f"{p.gap:.1e}", *kg, f"{p.slots:,}"]
-        rows.add_row(*settings, *figures, _number(p.rho_h))
+        error = "-" if p.remaining_error is None else f"{100 * p.remaining_error:.1f}"
+        figures = [str(p.end), kilograms(p.emissions_kg), kilograms(p.saved_kg), f"{p.slots:,}", error]
+        rows.add_row(*settings, *figures, f"{p.objective:.6g}", _number(p.rho_h))
     # Neither alpha nor a smaller budget makes a plan feasible, so one sentence for each slack is enough.
     reasons = {p.slack: p for p in sorted(points, key=lambda p: p.budget_kg) if p.status == "infeasible"}
     notes = [Text(f"Infeasible with a slack of {slack}: {printable(p.message)}") for slack, p in reasons.items()]
+    if len(points) > 1:
+        notes.append(Text("error: predicted remaining error, a ranking score and not an accuracy.", style="dim"))
     scales = ["alpha"] * (len({p.alpha for p in points}) > 1) + ["slack"] * (len({p.g_max_kg for p in points}) > 1)
     if scales:
         notes.append(Text(f"Compare objectives only between lines of the same {' and '.join(scales)}.", style="dim"))
@@ -191,40 +208,51 @@ def compare_table(points: Sequence[WhatIf]) -> RenderableType:
     return Group(rows, *notes)
 
 
+_ADVICE = ">budget\nkg|>kg|>saved\n%|>slots\n(no slack)|ends|>error %\n(no slack)|>below\nfull %|"
+
+
 def advice_table(advice: Advice) -> RenderableType:
-    """Show the recommended pair and why, then a line for each pair."""
-    rows = table(">slack|finish by|>budget kg|>kg|>saved %|ends|>error %|>no slack %|>below full %|")
+    """Show the recommended pair and why, then a line for each pair, by slack."""
+    cells: dict[tuple[int, str], list[list[str]]] = {}
     for row in advice.rows:
         saved = "-" if row.saved_share is None else f"{100 * row.saved_share:.0f}"
-        mark = "advised" if row == advice.recommended else "knee" if row.knee else ""
-        rows.add_row(
-            str(row.slack), _hour(row.finish_by), kilograms(row.budget_kg), kilograms(row.emissions_kg), saved,
-            _hour(row.ends_at), f"{100 * row.remaining_error:.0f}",
-            "-" if row.no_slack_error is None else f"{100 * row.no_slack_error:.0f}", f"{100 * row.expected.missing:.1f}", mark,
+        without = "-" if row.no_slack_error is None else f"{100 * row.no_slack_error:.0f}"
+        marks = {"advised": row == advice.recommended, "yours": row.own, "knee": row.knee}
+        ends = utc(row.ends_at).astimezone(time_zone(advice.time_zone))
+        cells.setdefault((row.slack, row.finish_by), []).append(
+            [
+                kilograms(row.budget_kg), kilograms(row.emissions_kg), saved, f"{row.slots:,} ({row.no_slack_slots:,})",
+                f"{ends:%d %b %H:%M}", f"{100 * row.remaining_error:.0f} ({without})", f"{100 * row.expected.missing:.1f}",
+                ", ".join(mark for mark, on in marks.items() if on),
+            ]
         )  # fmt: skip
+    widths = [
+        max(map(cell_len, column)) for column in zip(*(row for rows in cells.values() for row in rows), strict=True)
+    ]
+    parts: list[RenderableType] = [Text(f"Recommended: {advice.why}", style="bold")]
+    for number, ((slack, by), lines) in enumerate(cells.items()):
+        shown = table(_ADVICE, show_header=number == 0)
+        for column, width in zip(shown.columns, widths, strict=True):  # the same in all tables
+            column.min_width = max(width, *map(len, str(column.header).split("\n")))
+        for line in lines:
+            shown.add_row(*line)
+        parts += [Text(f"slack {slack:,}: finish by {local_text(utc(by), advice.time_zone)}", style="bold"), shown]
     notes = [
-        Text("saved: against the same client-slots at once.", style="dim"),
-        Text(
-            "error: predicted remaining error, a ranking score and not an accuracy. no slack: the same for all clients at once on "
-            "the same budget.",
-            style="dim",
-        ),
+        Text("saved: against the same client-slots at once. no slack: all clients at once, on the same budget.", style="dim"),
+        Text("error: predicted remaining error, a ranking score and not an accuracy.", style="dim"),
         Text(
             f"below full: how far the gain in score should be below full training's ({FULL_ROUNDS} rounds of all clients), "
             f"{100 * CALIBRATION_BAND[0]:+.1f} to {100 * CALIBRATION_BAND[1]:+.1f} points on tasks that were not fitted.",
             style="dim",
         ),
         Text("knee: the smallest budget of its slack that trains nearly as well as the best.", style="dim"),
-    ]
+    ]  # fmt: skip
     if advice.infeasible:
-        notes.append(Text(f"{advice.infeasible} pairs of the grid have no plan.", style="dim"))
+        pairs = "1 pair of the grid has" if advice.infeasible == 1 else f"{advice.infeasible} pairs of the grid have"
+        notes.append(Text(f"{pairs} no plan.", style="dim"))
     if advice.synthetic:
         notes.append(synthetic_note())
-    return Group(Text(f"Recommended: {advice.why}", style="bold"), rows, *notes)
-
-
-def _hour(time: str) -> str:
-    return time[5:13].replace("T", " ") + "h"
+    return Group(*parts, *notes)
 
 
 def zones_table(zones: Iterable[ZoneInfo]) -> RenderableType:
@@ -320,11 +348,14 @@ def _data(traces: Traces) -> list[tuple[str, str]]:
 def _warnings(plan: Plan) -> list[Text]:
     warnings = []
     if never := plan.metrics.never:
+        one, window = len(never) == 1, plan.problem.fine_tune > 0
+        where = f"train{'s' * one} only in the fine-tuning window" if window else f"never train{'s' * one}"
+        total = plan.problem.goal == "work"  # with rounds_each, every client trains
+        change = "Ask for rounds_each" if total else "Raise the budget, lower alpha,"
         warnings.append(
             Text(
-                f"Warning: {_names(plan, never)} never train{'s' * (len(never) == 1)} before the fine-tuning window, so "
-                f"U-FedAvg has no weight for {'it' if len(never) == 1 else 'them'}. Raise the budget, lower alpha, or set "
-                "required = true.",
+                f"Warning: {_names(plan, never)} {where}; the model learns {'little' if window else 'nothing'} from "
+                f"{'it' if one else 'them'}. {change} or set required = true.",
                 style="bold yellow",
             )
         )

@@ -240,7 +240,7 @@ def _truth(scenario: Scenario, archive: ForecastArchive | None, actuals: str, st
 
 
 def _problem(scenario: Scenario, truth: Traces, start: datetime, budget_rounds: int | None) -> Problem:
-    moved = scenario.model_copy(update={"start": start, "deadline": None, "slack": scenario.horizon - scenario.rounds})
+    moved = scenario.model_copy(update={"start": start, "deadline": None, "slack": scenario.slots_of_slack})
     problem = moved.problem(truth)
     if budget_rounds is None:
         return problem

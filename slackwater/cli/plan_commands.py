@@ -41,22 +41,28 @@ from slackwater.planning.planner import compare as compare_plans
 from slackwater.planning.planner import plan as make_plan
 from slackwater.planning.problem import Planner, Problem
 from slackwater.planning.savings import study
-from slackwater.scenario import SCENARIO, load_scenario
+from slackwater.scenario import SCENARIO, Scenario, load_scenario, plausible_time
 from slackwater.units import iso
 
 scenario_argument = click.argument("scenario", type=click.Path(path_type=Path))
 
 
-@click.command()
-@scenario_argument
-@option("--end", type=int, metavar="S", help="End time s, in slots. Default: the best one.")
-@option(
+_planner_option = option(
     "--planner",
     type=click.Choice(get_args(Planner)),
     help="auto: choose the settings that the scenario leaves open, by how well the plan should train. paper: maximise "
     "the paper's objective. Default: the scenario's.",
 )
-@option("--paper", "planner", flag_value="paper", help="Plan exactly as the paper does, like --planner paper.")
+_paper_option = option(
+    "--paper", "planner", flag_value="paper", help="Plan exactly as the paper does, like --planner paper."
+)
+
+
+@click.command()
+@scenario_argument
+@option("--end", type=int, metavar="S", help="End time s, in slots. Default: the best one.")
+@_planner_option
+@_paper_option
 @option("--details", is_flag=True, help="Also show the optimiser's terms, the metrics and a table of the clients.")
 @option("--solver", type=click.Choice(get_args(Solver)), default="exact", help="Solver to use.")
 @option(
@@ -160,6 +166,8 @@ def plan(
     metavar="KG,..",
     help="Budgets to try, in kg CO2e. Default: the scenario's.",
 )
+@_planner_option
+@_paper_option
 @chart_option("saved kg CO2e by budget")
 @data_option
 @fill_option
@@ -169,6 +177,7 @@ def compare(
     alphas: list[float | str],
     slacks: list[int],
     budgets: list[float],
+    planner: Planner | None,
     chart: Path | None,
     data: str | None,
     fill_hours: int | None,
@@ -176,12 +185,12 @@ def compare(
 ) -> None:
     """Plan a SCENARIO for several alphas, slacks and budgets.
 
-    The table has one line for every combination. Ctrl-C shows those that are done.
+    The table has one line for every combination, planned as `slackwater plan` does. Ctrl-C shows those that are done.
     """
     problem = read_problem(scenario, data, fill_hours, slack=max(slacks, default=None))
     with waiting("planning every combination") as told:
         points = compare_plans(
-            problem, alphas=alphas, slacks=slacks, budgets=budgets,
+            problem, alphas=alphas, slacks=slacks, budgets=budgets, planner=planner,
             progress=lambda done, of: told(f"planned {done} of {of} combinations; Ctrl-C shows those that are done"),
         )  # fmt: skip
     draw(chart, lambda: charts.compare_chart(points))
@@ -204,10 +213,11 @@ def compare(
 @option(
     "--deadline",
     "deadlines",
-    type=ListOf(lambda text: Time().convert(text, None, None), "time"),
+    type=ListOf(str, "time"),
     default=(),
     metavar="TIME,..",
-    help="Times by which the run must end, such as 2022-01-05T04:00Z, instead of slacks.",
+    help="Times by which the run must end, such as 2022-01-05T04:00Z, instead of slacks. Without Z: in the scenario's "
+    "time_zone.",
 )
 @option(
     "--budget",
@@ -215,7 +225,7 @@ def compare(
     type=ListOf(float, "number"),
     default=(),
     metavar="KG,..",
-    help="Budgets to try, in kg CO2e. Default: six, around the scenario's.",
+    help="Budgets to try, in kg CO2e. Default: five, around the scenario's.",
 )
 @chart_option("predicted remaining error by kg CO2e, the recommended pair marked,")
 @data_option
@@ -224,7 +234,7 @@ def compare(
 def advise(
     scenario: Path,
     slacks: list[int],
-    deadlines: list[datetime],
+    deadlines: list[str],
     budgets: list[float],
     chart: Path | None,
     data: str | None,
@@ -237,12 +247,13 @@ def advise(
     """
     if slacks and deadlines:
         raise click.UsageError("Give --slack or --deadline, not both.")
-    problem = read_problem(
-        scenario, data, fill_hours, slack=max(slacks, default=None), deadline=max(deadlines, default=None)
-    )
+    loaded = load_scenario(scenario, data=data, fill_hours=fill_hours)
+    times = [plausible_time(text, "--deadline", loaded.time_zone) for text in deadlines]
+    reach = [loaded.slots_of_slack, *slacks, *(loaded.changed(deadline=when).slots_of_slack for when in times)]
+    problem = loaded.changed(slack=max(reach)).problem().with_settings(slack=loaded.slots_of_slack)
     with waiting("planning the grid") as told:
         found = make_advice(
-            problem, budgets=budgets, slacks=slacks, deadlines=deadlines,
+            problem, budgets=budgets, slacks=slacks, deadlines=times,
             progress=lambda done, of: told(f"planned {done} of {of} pairs; Ctrl-C shows those that are done"),
         )  # fmt: skip
     draw(chart, lambda: charts.advice_chart(found))
@@ -339,10 +350,13 @@ def read_problem(
 ) -> Problem:  # fmt: skip
     """Return the planning problem of a scenario file, changed by the options of the command line; None: not given."""
     scenario = load_scenario(path, data=data, fill_hours=fill_hours)
-    changes = {key: value for key, value in {"slack": slack, **settings}.items() if value is not None}
     if factor is not None:
-        changes["data"] = scenario.data.model_copy(update={"factor": factor})
-    return scenario.changed(**changes).problem()
+        settings["data"] = scenario.data.model_copy(update={"factor": factor})
+    return _changed(scenario, slack=slack, **settings).problem()
+
+
+def _changed(scenario: Scenario, **settings: Any) -> Scenario:
+    return scenario.changed(**{key: value for key, value in settings.items() if value is not None})
 
 
 def _so_far(done: Done) -> str:

@@ -138,7 +138,7 @@ def tiles_answer(found: Plan, saved: dict[str, Any]) -> dict[str, Any]:
         "quality": None,
         "no_slack_rounds": None,
         "people": {
-            "rounds": int(np.bitwise_count(np.bitwise_or.reduce(found.packed, axis=0)).sum()),
+            "rounds": found.rounds_held,
             "clients": len(slots),
             "min_slots": int(slots.min()),
             "max_slots": int(slots.max()),

@@ -20,7 +20,7 @@ from slackwater.intensity.load import TYPICAL, available_zones
 from slackwater.planning.exact import BUDGET_ROUNDING
 from slackwater.planning.fleet import NO_LIMIT
 from slackwater.planning.planner import plan
-from slackwater.planning.problem import DEFAULT_ENOUGH_SHARE, DEFAULTS, Problem
+from slackwater.planning.problem import DEFAULTS, Problem
 from slackwater.scenario import scenario_text
 from slackwater.units import G_PER_KG
 
@@ -231,10 +231,9 @@ class Plans:
         with self._guarded:
             if source not in self._goals or self._goals[source][0] is not problem:
                 made = plan(problem)
-                around = made.problem.with_settings(
-                    goal="budget", rounds_each=None, rounds_total=None, enough_share=DEFAULT_ENOUGH_SHARE,
-                    budget_kg=made.emissions_kg * (1 + BUDGET_ROUNDING), slack=problem.slack, free=problem.free,
-                )  # fmt: skip
+                around = made.problem.for_budget(
+                    budget_kg=made.emissions_kg * (1 + BUDGET_ROUNDING), slack=problem.slack, free=problem.free
+                )
                 self._goals[source] = problem, around
                 shown = answers.settled_answer(replace(made, problem=around), all_ends=True)
                 self._known[self._key("best", PlanRequest(source=source), around)] = shown

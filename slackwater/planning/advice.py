@@ -10,24 +10,19 @@ from typing import Any
 import numpy as np
 
 from slackwater.errors import InfeasibleError
-from slackwater.planning.auto import (
-    CALIBRATION_BAND,
-    FULL_ROUNDS,
-    Expected,
-    auto_plan,
-    expected,
-    quality,
-    without_slack,
-)
+from slackwater.planning.auto import CALIBRATION_BAND, FULL_ROUNDS, Expected, expected, quality, without_slack
 from slackwater.planning.emissions import emissions
 from slackwater.planning.plan import Plan
+from slackwater.planning.planner import plan as make_plan
 from slackwater.planning.problem import Problem
 from slackwater.planning.states import reachable
-from slackwater.units import iso
+from slackwater.units import iso, local_text, utc
 
 NEARLY = 0.05
 """Pairs train nearly as well as the best one if their predicted remaining error is at most this much larger."""
 
+_BUDGETS = 5
+"""Budgets of the default grid, each twice the one before; the problem's own is among them."""
 _ROWS = 10_000
 """Clients that are counted at once, so that a million of them take little memory."""
 
@@ -58,6 +53,8 @@ class AdviceRow:
     """What the predicted error meant for the score on measured tasks, relative to full training."""
     knee: bool
     """Smallest budget of its slack that trains nearly as well as the best of that slack."""
+    own: bool
+    """Whether this is the problem's own pair: with the goal "budget", the plan of `plan`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +66,8 @@ class Advice:
     why: str
     infeasible: int
     """Pairs of the grid for which there is no plan."""
+    time_zone: str
+    """Time zone in which the times are shown; those of the rows are UTC."""
     synthetic: bool
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,9 +85,11 @@ def advise(
 ) -> Advice:
     """Plan every pair of budget and slack, and recommend one.
 
+    The plans have the goal "budget". With another goal, the grid lies around the budget that this goal needs.
+
     Args:
         problem: The problem whose budget and slack are varied.
-        budgets: Budgets in kg. Default: six, from a quarter of the problem's to four times.
+        budgets: Budgets in kg. Default: five, from a quarter of the problem's to four times, or less if more buys nothing.
         slacks: Slacks in slots. Default: five, from 0 to the problem's own, unless deadlines are given.
         deadlines: Times by which the run must end, beside or instead of slacks.
         progress: Called with the pairs done and all pairs. Ctrl-C advises on the pairs that are done.
@@ -96,18 +97,20 @@ def advise(
     Raises:
         InfeasibleError: No pair has a plan.
     """
+    own_kg = problem.budget_kg if problem.goal == "budget" else make_plan(problem).emissions_kg
+    problem = problem.for_budget(budget_kg=own_kg)
     most = problem.horizon - problem.rounds
-    kg = sorted(set(budgets)) or [problem.budget_kg * factor for factor in np.geomspace(0.25, 4.0, 6).tolist()]
-    own = [problem.with_settings(deadline=when) for when in deadlines]
-    lengths = sorted({*slacks, *(one.horizon - one.rounds for one in own)})
+    by_time = [problem.with_settings(deadline=when) for when in deadlines]
+    lengths = sorted({*slacks, *(one.horizon - one.rounds for one in by_time)})
     lengths = lengths or sorted({round(s) for s in np.linspace(0, most, 5)})
+    kg = sorted(set(budgets)) or _around(problem)
     variants = [problem.with_settings(slack=slack, budget_kg=budget) for slack in lengths for budget in kg]
     made: list[tuple[Problem, Plan]] = []
     refused: InfeasibleError | None = None
     try:
         for number, variant in enumerate(variants, 1):
             try:
-                made.append((variant, auto_plan(variant)))
+                made.append((variant, make_plan(variant)))
             except InfeasibleError as error:
                 refused = error
             if progress is not None:
@@ -120,28 +123,57 @@ def advise(
         raise refused
     errors = [quality(plan).error for _, plan in made]
     rows = tuple(
-        _row(variant, plan, error, knee=_is_knee(number, made, errors))
+        _row(variant, plan, error, knee=_is_knee(number, made, errors),
+             own=(variant.budget_kg, variant.horizon) == (own_kg, problem.horizon))
         for number, ((variant, plan), error) in enumerate(zip(made, errors, strict=True))
-    )
-    best = min(errors)
-    near = [row for row in rows if row.remaining_error <= best + NEARLY]
+    )  # fmt: skip
+    near = [row for row in rows if row.remaining_error <= min(errors) + NEARLY]
     chosen = min(near, key=lambda row: (row.emissions_kg, row.slack))
+    return Advice(
+        rows=rows,
+        recommended=chosen,
+        why=_why(chosen, rows, len(near), problem.time_zone),
+        infeasible=len(variants) - len(rows),
+        time_zone=problem.time_zone,
+        synthetic=problem.traces.synthetic,
+    )
+
+
+def _around(problem: Problem) -> list[float]:
+    """Return budgets around the problem's own, ascending: none above what all slots of all clients cost."""
+    costs = problem.costs
+    everything = emissions(problem, np.packbits(costs.can_train(), axis=1), problem.horizon - problem.rounds).total_kg
+    own = min(problem.budget_kg, everything)
+    kg = [own * factor for factor in (4.0, 2.0, 1.0) if own * factor <= everything]
+    while len(kg) < _BUDGETS:
+        kg.append(kg[-1] / 2)
+    return kg[::-1]
+
+
+def _why(chosen: AdviceRow, rows: Sequence[AdviceRow], near: int, zone: str) -> str:
     without = (
         ""
         if chosen.no_slack_error is None
-        else f", against {chosen.no_slack_error:.0%} for the same budget without slack"
+        else f", against {_percent(chosen.no_slack_error)} for the same budget without slack"
     )
-    why = (
-        f"{chosen.budget_kg:.3g} kg and {chosen.slack} slots of slack (finish by {chosen.finish_by}). "
-        f"Its predicted remaining error is {chosen.remaining_error:.0%}{without}; the best of {len(rows)} pairs has {best:.0%}. "
-        f"Of the {len(near)} pairs within {100 * NEARLY:.0f} points of the best it emits the least. "
+    said = (
+        f"{chosen.budget_kg:.3g} kg and {chosen.slack:,} slots of slack: finish by {local_text(utc(chosen.finish_by), zone)}. "
+        f"Predicted remaining error: {_percent(chosen.remaining_error)}{without}. "
+    )
+    if len(rows) > 1:
+        best = _percent(min(row.remaining_error for row in rows))
+        said += (
+            f"The best of the {len(rows)} pairs has {best}; of those within {100 * NEARLY:.0f} points of it ({near}), this one "
+            "emits the least. "
+        )
+    return said + (
         f"Expect {_missing(chosen.expected)} full training's ({FULL_ROUNDS} rounds of all clients); on tasks that were not "
         f"fitted, 80 % of the schedules were within {100 * CALIBRATION_BAND[1]:.1f} points of this figure."
     )
-    return Advice(
-        rows=rows, recommended=chosen, why=why, infeasible=len(variants) - len(rows),
-        synthetic=problem.traces.synthetic,
-    )  # fmt: skip
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _missing(figure: Expected) -> str:
@@ -166,7 +198,7 @@ def _is_knee(number: int, made: Sequence[tuple[Problem, Plan]], errors: Sequence
     return number == min(near, key=lambda i: made[i][0].budget_kg)
 
 
-def _row(variant: Problem, plan: Plan, error: float, *, knee: bool) -> AdviceRow:
+def _row(variant: Problem, plan: Plan, error: float, *, knee: bool, own: bool) -> AdviceRow:
     without = same_work_kg(plan)
     saved = without - plan.emissions_kg
     at_once = without_slack(variant)
@@ -185,4 +217,5 @@ def _row(variant: Problem, plan: Plan, error: float, *, knee: bool) -> AdviceRow
         no_slack_error=None if at_once is None else at_once[1],
         expected=expected(error, len(variant.fleet)),
         knee=knee,
+        own=own,
     )

@@ -617,12 +617,12 @@ def infeasible(problem: Problem, cheapest: Stage | None, refused: list[str]) -> 
     stop = problem.slot_start(problem.rounds + cheapest.end)
     return InfeasibleError(
         f"No schedule fits {problem.budget_kg:g} kg: at its cheapest (s={cheapest.end}, ending {iso(stop)}) the fixed part costs "
-        f"{need:.6f} kg ({', '.join(named)}). Raise budget_kg to at least {_round_up(need)}, shorten fine_tune or add slack.",
+        f"{need:.6f} kg ({', '.join(named)}). Raise budget_kg to at least {round_up(need)}, shorten fine_tune or add slack.",
         least_budget_kg=need,
         end=cheapest.end,
     )
 
 
-def _round_up(kg: float) -> str:
+def round_up(kg: float) -> str:
     """Return the least sufficient budget with six decimals, kg."""
     return f"{math.ceil(kg * 1e6 * (1 - 1e-12)) / 1e6:.6f}"

@@ -144,6 +144,13 @@ _MOST_LEVELS = 100
 _NONE = "There are no clients. Add at least one [[client]] with a name, a zone and power_w."
 
 
+def doubt_watts(who: str, watts: float, *, others: int = 0) -> None:
+    """Warn if a power looks like kW; `others` draw as little."""
+    if 0 < watts < _LEAST_POWER_W:
+        more = f" {others} more draw{'s' * (others == 1)} under {_LEAST_POWER_W:g} W." if others else ""
+        log.warning("%s draws %g W. If that is kW, write power_w = %g.%s", who, watts, 1000 * watts, more)
+
+
 @dataclass(frozen=True, slots=True)
 class Level:
     """An operating point of a client: its total draw while training, and its share of the work of full power."""
@@ -461,15 +468,9 @@ class Fleet:
 
     def _doubt_watts(self, given: NDArray[np.bool_]) -> None:
         """Warn about powers that look like kW: a phone draws a few watts while it trains."""
-        small = given & (self.power_w > 0) & (self.power_w < _LEAST_POWER_W)
-        if small.any():
-            first = int(np.argmax(small))
-            watts = float(self.power_w[first])
-            more = f" So have {int(small.sum()) - 1} more clients." if small.sum() > 1 else ""
-            log.warning(
-                "Client %r has power_w = %g, which is %g W. If it is kW, write power_w = %g.%s",
-                self.names[first], watts, watts, 1000 * watts, more,
-            )  # fmt: skip
+        small = np.flatnonzero(given & (self.power_w > 0) & (self.power_w < _LEAST_POWER_W))
+        if len(small):
+            doubt_watts(f"Client {self.names[small[0]]!r}", float(self.power_w[small[0]]), others=len(small) - 1)
 
     def _bound(self, key: str, wrong: NDArray[np.bool_], what: str) -> None:
         if wrong.any():

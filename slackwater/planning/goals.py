@@ -9,7 +9,7 @@ lower bound of kg(s) for all s: the cheapest slots so far, without recall and li
 from the lowest bound on, and solved exactly (by sorting, or by HiGHS where clients are tied together), until no bound is
 below the best schedule.
 
-Enough. The least budget, on a grid, from which on a step to the next budget lowers the predicted error too little.
+Enough. The least budget, on a grid, from which on no further step lowers the predicted error by the share asked for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from slackwater.errors import InfeasibleError, SlackwaterError
 from slackwater.planning.auto import quality
-from slackwater.planning.exact import BUDGET_ROUNDING, Groups
+from slackwater.planning.exact import BUDGET_ROUNDING, Groups, round_up
 from slackwater.planning.plan import OPTIMAL_GAP, Plan
 from slackwater.planning.problem import Problem
 from slackwater.planning.schedule import too_dear, unproved_plan
@@ -35,6 +35,8 @@ Counts = NDArray[np.intp]
 _STEP = 1.1
 """Budgets of `enough` grow by 10 %."""
 _MOST_STEPS = 60
+_PATIENCE = 5
+"""Steps without enough gain after which `enough` stops: slots are whole, so one step may buy nothing."""
 _SAME = 1e-12
 """Relative rounding of sums of kg."""
 
@@ -235,7 +237,7 @@ def plan_work(
         lower = kg
     if kg > problem.budget_kg * (1 + BUDGET_ROUNDING):
         raise InfeasibleError(
-            f"{asked(problem)} does not fit budget_kg = {problem.budget_kg:g}: the least carbon for it is {kg:.6f} kg "
+            f"budget_kg = {problem.budget_kg:g} is too low for {asked(problem)}, which emit at least {round_up(kg)} kg "
             f"(s = {made.end}). Raise budget_kg to that or leave it out, ask for fewer rounds, or add slack.",
             least_budget_kg=kg,
             end=made.end,
@@ -298,7 +300,9 @@ def _too_much(problem: Problem, work: _Work) -> InfeasibleError:
 
 
 def plan_enough(problem: Problem, planned: Callable[[Problem], Plan]) -> Plan:
-    """Return the plan at the least budget from which on 10 % more lowers the predicted error by less than the share.
+    """Return the plan at the least budget from which on 10 % more lowers the predicted error by less than `enough_share`.
+
+    The share is one of the first model's error, as the predicted error is.
 
     The plan's problem has that budget, so that a run does not spend more; `budget_limit_kg` of the plan is the limit given.
 
@@ -313,11 +317,11 @@ def plan_enough(problem: Problem, planned: Callable[[Problem], Plan]) -> Plan:
     limit = problem.budget_kg
     errors: dict[int, tuple[float, Plan]] = {}
     try:
-        planned(problem.with_settings(goal="budget", budget_kg=limit * _STEP**-_MOST_STEPS))
+        planned(problem.for_budget(budget_kg=limit * _STEP**-_MOST_STEPS))
         least = limit * _STEP**-_MOST_STEPS
     except InfeasibleError as error:
         if error.least_budget_kg is None or error.least_budget_kg > limit:
-            planned(problem.with_settings(goal="budget"))  # raises the error for the limit itself
+            planned(problem.for_budget())  # raises the error for the limit itself
             raise
         least = error.least_budget_kg * (1 + 1e-9)
     # The grid starts at the least budget, not at the limit: another limit then finds the same plan.
@@ -325,36 +329,28 @@ def plan_enough(problem: Problem, planned: Callable[[Problem], Plan]) -> Plan:
 
     def at(step: int) -> tuple[float, Plan]:
         if step not in errors:
-            made = planned(problem.with_settings(goal="budget", budget_kg=min(least * _STEP**step, limit)))
+            made = planned(problem.for_budget(budget_kg=min(least * _STEP**step, limit)))
             errors[step] = quality(made).error, made
         return errors[step]
 
-    best_error, kept = at(0)
+    (best_error, kept), last = at(0), 0
     for step in range(1, steps + 1):
         left, made = at(step)
-        if left < best_error * (1 - problem.enough_share):
-            best_error, kept = left, made
-            continue
-        if step - _step_of(kept, least) >= _PATIENCE:
+        if left < best_error - problem.enough_share * (step - last):
+            best_error, kept, last = left, made, step
+        elif step - last >= _PATIENCE:
             break
     bought = problem.with_settings(
+        free=problem.free,
         budget_kg=max(kept.emissions_kg, np.finfo(float).tiny) * (1 + BUDGET_ROUNDING),
         **{name: getattr(kept.problem, name) for name in ("fine_tune", "recall", "alpha")},
     )
     return replace(kept, problem=bought, seconds=time.perf_counter() - began, budget_limit_kg=limit)
 
 
-_PATIENCE = 5
-"""Steps without enough gain after which the search ends: slots are whole, so one step may buy nothing."""
-
-
-def _step_of(plan: Plan, least: float) -> float:
-    return math.log(plan.problem.budget_kg / least) / math.log(_STEP)
-
-
 def about_goal(plan: Plan) -> str | None:
     """Return a sentence on the rounds held and the rounds asked for; None if there is nothing to say."""
-    problem, slots = plan.problem, plan.slots_per_client
+    problem, slots, held = plan.problem, plan.slots_per_client, plan.rounds_held
     if problem.goal == "work":
         if problem.rounds_total is not None:
             above = int(slots.sum()) > problem.rounds_total
@@ -365,10 +361,10 @@ def about_goal(plan: Plan) -> str | None:
     if problem.goal == "enough":
         limit = "" if plan.budget_limit_kg is None else f" of the {plan.budget_limit_kg:.4g} kg allowed"
         return (
-            f"enough: {plan.emissions_kg:.4g} kg{limit} are bought. {_STEP - 1:.0%} more would lower the predicted error by "
-            f"less than {problem.enough_share:.1%}, or the limit is reached."
+            f"{held:,} are enough, for {plan.emissions_kg:.4g} kg{limit}. The predicted remaining error is "
+            f"{100 * quality(plan).error:.2g} %; {100 * (_STEP - 1):.0f} % more budget would lower it by less than "
+            f"{100 * problem.enough_share:.2g} points, or the limit is reached."
         )
-    held = int(np.bitwise_count(np.bitwise_or.reduce(plan.packed, axis=0)).sum())
     if held > problem.rounds:
         return (
             f"{held:,} are held, more than the {problem.rounds:,} of the scenario, because the budget pays for them. For "

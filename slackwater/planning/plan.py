@@ -95,6 +95,11 @@ class Plan(Viewed):
         return DEFAULT_AGGREGATOR if self.recommended is None else self.recommended.aggregator
 
     @property
+    def rounds_held(self) -> int:
+        """Return the number of slots in which anyone trains."""
+        return int(np.bitwise_count(np.bitwise_or.reduce(self.packed, axis=0)).sum())
+
+    @property
     def matrix(self) -> NDArray[np.bool_]:
         """Return the schedule [client, slot] over the whole horizon, unpacked at each call."""
         return np.unpackbits(self.packed, axis=1, count=self.problem.horizon).astype(bool)

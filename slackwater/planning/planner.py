@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -214,8 +214,10 @@ class WhatIf:
     """One row of a comparison: settings and the figures of their best plan; None where there is no plan."""
 
     alpha: Alpha
+    """Of an infeasible row that leaves it to the planner, the problem's."""
     slack: int
     budget_kg: float
+    """The budget given; where the goal "work" finds it, the answer."""
     status: str
     """`optimal`, `within-gap` or `infeasible`."""
     end: int | None
@@ -231,6 +233,8 @@ class WhatIf:
     """`saved_kg` as a share of the emissions of the same client-slots at once; None if those are 0."""
     slots: int | None
     """Client-slots of training, window included."""
+    remaining_error: float | None
+    """Predicted remaining error, comparable among all rows. It ranks plans; it is not an accuracy."""
     rho_h: float | None
     """Heterogeneity of selection; inf if a client never trains before the window."""
     message: str
@@ -250,33 +254,36 @@ def compare(
     solver: Solver = "exact",
     gap: float = DEFAULT_GAP,
     time_limit_s: float = 60.0,
+    planner: Planner | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[WhatIf]:
-    """Plan every combination of fairness, slack and budget, and return a row for each.
+    """Plan every combination of fairness, slack and budget as `plan` does, and return a row for each.
 
     Args:
         problem: The problem whose settings are varied.
-        alphas: Fairness values, the outermost loop. Default: the problem's own.
+        alphas: Fairness values, the outermost loop. Default: the problem's own, or what the planner chooses.
         slacks: Slacks in slots. Default: the problem's own.
         budgets: Budgets in kg. Default: the problem's own.
         solver: As for `plan`.
         gap: As for `plan`.
         time_limit_s: Time limit for each row, seconds.
+        planner: As for `plan`.
         progress: Called with the rows done and all rows. Ctrl-C returns the rows that are done.
     """
     own_slack = problem.horizon - problem.rounds
     lengths = _distinct(slacks, own_slack)
     _check_reach(problem, max(lengths))
+    fairness: list[dict[str, Any]] = [{"alpha": alpha} for alpha in dict.fromkeys(alphas)] or [{}]
     variants = [
-        problem.with_settings(alpha=alpha, slack=slack, budget_kg=budget_kg)
-        for alpha, slack, budget_kg in product(
-            _distinct(alphas, problem.alpha), lengths, _distinct(budgets, problem.budget_kg)
-        )
+        problem.with_settings(**fair, slack=slack, budget_kg=budget_kg)
+        for fair, slack, budget_kg in product(fairness, lengths, _distinct(budgets, problem.budget_kg))
     ]  # all are made before the first is planned, so that a bad setting fails at once
     rows: list[WhatIf] = []
     try:
         for variant in variants:
-            rows.append(_row(variant, solver, gap, time_limit_s))
+            rows.append(
+                _row(variant, lambda one: plan(one, solver=solver, gap=gap, time_limit_s=time_limit_s, planner=planner))
+            )
             if progress is not None:
                 progress(len(rows), len(variants))
     except KeyboardInterrupt:
@@ -285,37 +292,25 @@ def compare(
     return rows
 
 
-def _row(problem: Problem, solver: Solver, gap: float, time_limit_s: float) -> WhatIf:
+def _row(problem: Problem, planned: Callable[[Problem], Plan]) -> WhatIf:
     from slackwater.planning.advice import same_work_kg
+    from slackwater.planning.auto import quality
 
-    settings = {
-        "alpha": problem.alpha,
-        "slack": problem.horizon - problem.rounds,
-        "budget_kg": problem.budget_kg,
-        "g_max_kg": problem.costs.g_max,
-        "synthetic": problem.traces.synthetic,
-    }
+    slack, traces = problem.horizon - problem.rounds, problem.traces
     try:
-        best = optimise(problem, solver=solver, gap=gap, time_limit_s=time_limit_s)
+        best = planned(problem)
     except InfeasibleError as error:
         return WhatIf(
-            **settings,  # type: ignore[arg-type]
-            status="infeasible",
-            end=None,
-            objective=None,
-            upper_bound=None,
-            gap=None,
-            emissions_kg=None,
-            saved_kg=None,
-            saved_share=None,
-            slots=None,
-            rho_h=None,
-            message=str(error),
-        )
+            alpha=problem.alpha, slack=slack, budget_kg=problem.budget_kg, status="infeasible", end=None, objective=None,
+            upper_bound=None, gap=None, emissions_kg=None, saved_kg=None, saved_share=None, slots=None, remaining_error=None,
+            rho_h=None, message=str(error), g_max_kg=problem.costs.g_max, synthetic=traces.synthetic,
+        )  # fmt: skip
     without = same_work_kg(best)
     saved = without - best.emissions_kg
     return WhatIf(
-        **settings,  # type: ignore[arg-type]
+        alpha=best.problem.alpha,
+        slack=slack,
+        budget_kg=problem.budget_kg if math.isfinite(problem.budget_kg) else best.emissions_kg,
         status=best.status,
         end=best.end,
         objective=best.objective,
@@ -325,8 +320,11 @@ def _row(problem: Problem, solver: Solver, gap: float, time_limit_s: float) -> W
         saved_kg=saved,
         saved_share=saved / without if without > 0 else None,
         slots=int(best.slots_per_client.sum()),
+        remaining_error=quality(best).error,
         rho_h=best.metrics.rho_h,
         message=best.message,
+        g_max_kg=best.problem.costs.g_max,
+        synthetic=traces.synthetic,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -16,7 +16,7 @@ from slackwater.errors import DataError, ScenarioError
 from slackwater.intensity.cloud import grid_zone
 from slackwater.intensity.prices import Prices
 from slackwater.intensity.traces import Provenance, Traces
-from slackwater.planning.fleet import NO_LIMIT, Client, Fleet, available_slots, is_finite_number
+from slackwater.planning.fleet import NO_LIMIT, Client, Fleet, available_slots, doubt_watts, is_finite_number
 from slackwater.registry import unknown_key
 from slackwater.units import energy_kwh, iso, time_zone, utc
 
@@ -225,8 +225,8 @@ class Costs:
 
 Window = Literal["all", "available"]
 Goal = Literal["budget", "work", "enough"]
-DEFAULT_ENOUGH_SHARE = 0.02
-"""Least share by which the predicted error must fall for 10 % more budget, by default."""
+DEFAULT_ENOUGH_SHARE = 0.005
+"""Least fall of the predicted error for 10 % more budget, by default, as a share of the first model's error."""
 Planner = Literal["auto", "paper"]
 CHOSEN: Any = None
 """Default of the settings that the planner "auto" chooses."""
@@ -260,6 +260,7 @@ class Server:
             if not is_finite_number(value) or value < least:
                 raise ScenarioError(f"The server's {key} must be a number of at least {least}, not {value!r}.")
         object.__setattr__(self, "zone", grid_zone(self.zone))
+        doubt_watts("The server", self.power_w)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -286,7 +287,7 @@ class Problem:
     rounds_total: int | None = None
     """Client-rounds of all clients together, window included; with the goal "work", instead of `rounds_each`."""
     enough_share: float = DEFAULT_ENOUGH_SHARE
-    """With the goal "enough": 10 % more budget must lower the predicted error by at least this share."""
+    """With the goal "enough": 10 % more budget must lower the predicted error by at least this share of the first model's."""
     fine_tune: int = CHOSEN
     """Length of the window. None: the planner chooses it; the paper's is 1."""
     recall: int = CHOSEN
@@ -302,7 +303,7 @@ class Problem:
     start: str | datetime | None = None
     """Start of the first slot. Default: the start of the traces."""
     time_zone: str = "UTC"
-    """Time zone in which charts show times, such as Europe/Paris; planning ignores it."""
+    """Time zone of a `start` or `deadline` without one, and of charts, such as Europe/Paris."""
     round_minutes: float | None = None
     """Length of a round if shorter than a slot. Default: the whole slot."""
     window: Window = "all"
@@ -342,8 +343,9 @@ class Problem:
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "clients", Fleet.from_clients(self.clients))
-        put(self, "start", _moment("start", self.start) if self.start is not None else self.traces.start)
-        time_zone(self.time_zone)  # an unknown one is an error now
+        zone = time_zone(self.time_zone)
+        local = None if self.time_zone == "UTC" else zone  # by default, a bare time stays an error
+        put(self, "start", self.traces.start if self.start is None else _moment("start", self.start, local))
         put(self, "rounds", _whole("rounds", self.rounds, least=1))
         if self.planner not in get_args(Planner):
             raise ScenarioError(f"planner must be 'auto' or 'paper', not {self.planner!r}.")
@@ -356,7 +358,7 @@ class Problem:
         put(self, "fine_tune", _whole("fine_tune", self.fine_tune, least=0))
         put(self, "recall", _whole("recall", self.recall, least=0))
         if self.deadline is not None:
-            put(self, "deadline", _moment("deadline", self.deadline))
+            put(self, "deadline", _moment("deadline", self.deadline, local))
         put(self, "slack", self._resolved_slack())
         if self.fine_tune > self.horizon:
             raise ScenarioError(
@@ -457,6 +459,11 @@ class Problem:
         elif settings.get("deadline", self.deadline) is not None:
             settings.setdefault("slack", None)
         return replace(self, **settings)
+
+    def for_budget(self, **settings: Any) -> Problem:
+        """Return the problem with the goal "budget", and some settings changed as by `with_settings`."""
+        own = {"goal": "budget", "rounds_each": None, "rounds_total": None, "enough_share": DEFAULT_ENOUGH_SHARE}
+        return self.with_settings(**own | settings)
 
     @property
     def fleet(self) -> Fleet:
@@ -772,7 +779,7 @@ def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
         raise ScenarioError(f"{name} must be an array of numbers ({error}).") from None
 
 
-def _moment(name: str, value: object) -> datetime:
+def _moment(name: str, value: object, local: tzinfo | None) -> datetime:
     if not isinstance(value, (str, datetime)):
         raise ScenarioError(f"{name} must be a time with a zone, like 2022-01-01T00:00Z, not {value!r}.")
-    return utc(value, name)
+    return utc(value, name, local)

@@ -341,7 +341,7 @@ def test_advice_draws_a_line_for_each_slack_and_marks_knees_and_the_recommended_
     (axes,) = figure.axes
     slacks = sorted({row.slack for row in advice.rows})
     for slack in slacks:
-        (line,) = [one for one in axes.lines if one.get_label() == f"slack {slack}"]
+        (line,) = [one for one in axes.lines if str(one.get_label()).startswith(f"slack {slack}, by ")]
         expected = sorted((row.emissions_kg, 100 * row.remaining_error) for row in advice.rows if row.slack == slack)
         assert list(zip(line.get_xdata(), line.get_ydata(), strict=True)) == expected
     knees = {(x, y) for one in axes.lines if one.get_gid() == "knees" for x, y in one.get_xydata()}

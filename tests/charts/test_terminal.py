@@ -184,7 +184,8 @@ def test_summary_of_an_optimal_plan() -> None:
     assert fact(text, "between clients rho_S") == "not defined"
     assert fact(text, "intensity") == "direct, by hand"
     answer = shown(plan_answer(hand_made(SMALL, end=3)))
-    assert "Warning: client 1 never trains before the fine-tuning window" in " ".join(answer.split())
+    answer = " ".join(answer.split())
+    assert "Warning: client 1 trains only in the fine-tuning window; the model learns little from it." in answer
     assert "synthetic" not in text + answer
     assert "of which" not in text
     rows = [line.split() for line in text.splitlines() if line.startswith("client ") and line[7].isdigit()]
@@ -269,7 +270,12 @@ def test_compare_table_gives_the_reason_once_for_each_slack() -> None:
     text = shown(compare_table(points))
     lines = text.splitlines()
     assert [line.split()[3] for line in lines[1:13]] == ["infeasible", "infeasible", "optimal"] * 4
-    assert lines[3].split()[4:6] == [str(points[2].end), f"{points[2].objective:.6g}"]
+    feasible = points[2]
+    assert feasible.remaining_error is not None
+    found = lines[3].split()
+    assert (found[4], found[8]) == (str(feasible.end), f"{100 * feasible.remaining_error:.1f}")
+    assert found[9] == f"{feasible.objective:.6g}"
+    assert "a ranking score and not an accuracy" in text
     assert text.count("Infeasible with a slack of 0: No schedule fits 0.002 kg") == 1
     assert text.count("Infeasible with a slack of 30: ") == 1
     assert "Compare objectives only between lines of the same alpha and slack." in text

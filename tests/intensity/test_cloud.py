@@ -62,8 +62,13 @@ def test_kilowatts_where_watts_are_meant_are_named(caplog: pytest.LogCaptureFixt
         sw.Fleet.of(["FR", "DE", "IE"], power_w=[0.4, 300.0, 0.35])
     (record,) = caplog.records
     assert record.getMessage() == (
-        "Client 'client-1' has power_w = 0.4, which is 0.4 W. If it is kW, write power_w = 400. So have 1 more clients."
+        "Client 'client-1' draws 0.4 W. If that is kW, write power_w = 400. 1 more draws under 1 W."
     )
     caplog.clear()
     sw.Fleet.of(["FR"], power_w=3.0)
+    assert not caplog.records
+    sw.Server(zone="FR", power_w=0.15)
+    assert caplog.records[0].getMessage() == "The server draws 0.15 W. If that is kW, write power_w = 150."
+    caplog.clear()
+    sw.Server(zone="FR", power_w=0.0)
     assert not caplog.records

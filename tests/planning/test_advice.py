@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import numpy as np
 import pytest
 
 import slackwater as sw
+from slackwater.errors import ScenarioError
 from slackwater.planning.advice import NEARLY
 from slackwater.planning.auto import CALIBRATION, FULL_ROUNDS, expected, quality
 from slackwater.planning.schedule import no_slack_plan
-from slackwater.units import iso
+from slackwater.units import iso, local_text
 
 
 def problem() -> sw.Problem:
@@ -31,6 +34,56 @@ def test_the_recommended_pair_emits_the_least_of_those_that_train_nearly_as_well
     assert all(
         sum(row.knee for row in advice.rows if row.slack == slack) == 1 for slack in {row.slack for row in advice.rows}
     )
+
+
+def test_the_default_grid_holds_the_problems_own_pair_which_is_the_plan() -> None:
+    advice = sw.advise(problem())
+    (own,) = [row for row in advice.rows if row.own]
+    made = sw.plan(problem())
+    assert (own.budget_kg, own.slack) == (0.6, 12)
+    assert (own.emissions_kg, own.slots) == (made.emissions_kg, int(made.slots_per_client.sum()))
+    assert own.remaining_error == quality(made).error
+    # 2.4 kg are more than all slots cost, and 0.075 kg pay no window.
+    assert sorted({row.budget_kg for row in advice.rows}) == pytest.approx([0.15, 0.3, 0.6, 1.2])
+    assert advice.infeasible == 5
+    assert sorted({row.slack for row in advice.rows}) == [0, 3, 6, 9, 12]
+
+
+def test_no_budget_of_the_default_grid_is_above_what_all_slots_cost() -> None:
+    generous = problem().with_settings(budget_kg=1000.0)
+    everything = sw.plan(generous, planner="paper").emissions_kg
+    advice = sw.advise(generous, slacks=[12])
+    assert max(row.budget_kg for row in advice.rows) == pytest.approx(everything)
+    assert len(advice.rows) == 5
+
+
+@pytest.mark.parametrize(
+    "goal", [{"goal": "work", "rounds_each": 5, "budget_kg": np.inf}, {"goal": "enough", "budget_kg": 1000.0}]
+)
+def test_with_another_goal_the_grid_lies_around_the_budget_that_it_needs(goal: dict[str, object]) -> None:
+    wanted = problem().with_settings(**goal)
+    advice = sw.advise(wanted, slacks=[12])
+    (own,) = [row for row in advice.rows if row.own]
+    assert own.budget_kg == sw.plan(wanted).emissions_kg
+    assert np.isfinite([row.budget_kg for row in advice.rows]).all()
+    assert "inf" not in advice.why
+
+
+def test_the_papers_planner_is_kept() -> None:
+    paper = problem().with_settings(planner="paper")
+    (row,) = sw.advise(paper, budgets=[0.6], slacks=[12]).rows
+    assert row.emissions_kg == sw.plan(paper).emissions_kg != sw.plan(problem()).emissions_kg
+
+
+def test_times_are_read_and_said_in_the_problems_time_zone() -> None:
+    local = problem().with_settings(time_zone="Europe/Paris")
+    there = (local.slot_start(12) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M")  # winter time
+    advice = sw.advise(local, budgets=[0.6], deadlines=[there])
+    assert advice.rows[0].slack == 6
+    assert f"finish by {local_text(local.slot_start(12), 'Europe/Paris')}" in advice.why
+    assert "Europe/Paris" in advice.why
+    with pytest.raises(ScenarioError, match="has no time zone"):
+        sw.advise(problem(), budgets=[0.6], deadlines=[there])
 
 
 def test_without_any_plan_the_error_says_so() -> None:

@@ -7,9 +7,10 @@ import pytest
 from slackwater.errors import DataError, InfeasibleError, ScenarioError
 from slackwater.intensity.traces import Provenance, Traces
 from slackwater.planning import planner as module
+from slackwater.planning.auto import quality
 from slackwater.planning.fleet import Client
 from slackwater.planning.planner import compare, plan
-from slackwater.planning.problem import Problem
+from slackwater.planning.problem import Planner, Problem
 
 START = datetime(2022, 1, 1, tzinfo=UTC)
 
@@ -39,18 +40,38 @@ def test_rows_are_what_plan_finds(problem: Problem) -> None:
     settings = [(a, s, b) for a in (0.1, 1.0, "log") for s in (0, 20) for b in (0.4, 0.8)]
     assert [(row.alpha, row.slack, row.budget_kg) for row in rows] == settings
     for row in rows:
-        best = plan(problem.with_settings(alpha=row.alpha, slack=row.slack, budget_kg=row.budget_kg), planner="paper")
+        best = plan(problem.with_settings(alpha=row.alpha, slack=row.slack, budget_kg=row.budget_kg))
         assert (row.status, row.end, row.objective) == (best.status, best.end, best.objective)
         assert (row.upper_bound, row.gap, row.message) == (best.upper_bound, best.gap, best.message)
         assert row.emissions_kg == best.emissions_kg <= row.budget_kg * (1 + 1e-9)
         assert row.slots == best.matrix.sum()
         assert row.rho_h == best.metrics.rho_h
+        assert row.remaining_error == quality(best).error
         assert row.g_max_kg == best.problem.costs.g_max
         assert not row.synthetic
 
 
+@pytest.mark.parametrize("planner", ["auto", "paper"])
+def test_the_problems_own_settings_give_the_plan_itself(problem: Problem, planner: Planner) -> None:
+    (row,) = compare(problem, planner=planner)
+    made = plan(problem, planner=planner)
+    assert (row.alpha, row.slack, row.budget_kg) == (made.problem.alpha, 10, 0.6)
+    assert (row.objective, row.end, row.emissions_kg) == (made.objective, made.end, made.emissions_kg)
+
+
+def test_the_two_planners_differ_here(problem: Problem) -> None:
+    assert compare(problem)[0].objective != compare(problem, planner="paper")[0].objective
+
+
+def test_a_budget_that_is_the_answer_is_shown(problem: Problem) -> None:
+    work = problem.with_settings(goal="work", rounds_each=4, budget_kg=np.inf)
+    (row,) = compare(work)
+    assert row.budget_kg == row.emissions_kg == plan(work).emissions_kg
+    assert row.slots == 12
+
+
 def test_more_budget_and_more_slack_never_hurt(problem: Problem) -> None:
-    rows = compare(problem, alphas=[1.0], budgets=[0.3, 0.5, 0.9])
+    rows = compare(problem, alphas=[1.0], budgets=[0.3, 0.5, 0.9], planner="paper")
     objectives = [row.objective for row in rows]
     assert objectives == sorted(objectives, key=lambda value: value or 0.0)
 
@@ -65,12 +86,6 @@ def test_ctrl_c_returns_the_rows_that_are_done(problem: Problem) -> None:
 
     assert len(compare(problem, budgets=[0.4, 0.6, 0.8], progress=stop_after_two)) == 2
     assert told == [(1, 3), (2, 3)]
-
-
-def test_empty_lists_are_the_problems_own_values(problem: Problem) -> None:
-    (row,) = compare(problem)
-    assert (row.alpha, row.slack, row.budget_kg) == (problem.alpha, 10, 0.6)
-    assert row.objective == plan(problem, planner="paper").objective
 
 
 def test_duplicates_are_planned_once(problem: Problem) -> None:
@@ -91,7 +106,7 @@ def test_an_infeasible_row_carries_the_least_budget(problem: Problem) -> None:
     assert (tiny.emissions_kg, tiny.slots, tiny.rho_h) == (None, None, None)
     assert fine.status == "optimal"
     with pytest.raises(InfeasibleError) as refused:
-        plan(problem.with_settings(budget_kg=1e-6), planner="paper")
+        plan(problem.with_settings(budget_kg=1e-6))
     assert tiny.message == str(refused.value)
     least = refused.value.least_budget_kg
     assert least is not None
@@ -115,7 +130,7 @@ def test_a_bad_setting_is_said_before_any_planning(problem: Problem, monkeypatch
 
 def test_the_solver_is_passed_on(problem: Problem) -> None:
     (row,) = compare(problem, solver="greedy")
-    best = plan(problem, solver="greedy", planner="paper")
+    best = plan(problem, solver="greedy")
     assert (row.objective, row.upper_bound) == (best.objective, best.upper_bound)
 
 

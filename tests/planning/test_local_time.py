@@ -107,6 +107,14 @@ def test_a_scenario_in_local_time(scenario: sw.Scenario) -> None:
     assert free[1, 8]  # 07:00 in Dublin
 
 
+def test_a_problem_reads_bare_times_in_its_time_zone(scenario: sw.Scenario) -> None:
+    problem = scenario.problem()
+    local = problem.with_settings(start="2022-03-25T00:00", deadline="2022-03-29T00:00")
+    assert (local.first_slot, local.horizon) == (problem.first_slot, problem.horizon)
+    with pytest.raises(ScenarioError, match="has no time zone"):
+        problem.with_settings(deadline="2022-03-29T00:00", time_zone="UTC")
+
+
 def test_a_plan_keeps_its_time_zone_and_charts_show_it(scenario: sw.Scenario, tmp_path: Path) -> None:
     plan = sw.plan(scenario.problem())
     plan.save(tmp_path / "plan.json")
