@@ -1,16 +1,17 @@
 """Write the pictures of dashboard and report in docs/images: `python tools/write_pictures.py`.
 
-Needs Debian's Chromium (`make browser`) and playwright. The run is the demo's: it stops half way while it is photographed,
-then ends, and its report is photographed too.
+Needs Debian's Chromium (`make browser`) and playwright. The run is a rehearsal of the demo: it is halted half way while it
+is photographed. The report is that of the demo's training.
 """
 
 from __future__ import annotations
 
 import io
+import signal
 import subprocess
 import sys
 import tempfile
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import slackwater as sw
+from slackwater.errors import SlackwaterError
+from slackwater.ledger.run import Run
 from slackwater.scenario import SCENARIO
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
@@ -38,7 +41,8 @@ def main() -> None:
         with served(folder / "scenario.toml") as address:
             plan_views(browser, address)
         (folder / "demo.toml").write_text(SCENARIO, encoding="utf-8")
-        run_view(browser, folder / "demo.toml", folder / "training")
+        run_view(browser, folder / "demo.toml", folder / "rehearsal")
+        train(folder / "demo.toml", folder / "training")
         report_head(browser, folder / "training", folder / "report.html")
         browser.close()
 
@@ -114,28 +118,37 @@ def settled(page: Any) -> None:
 
 
 def run_view(browser: Any, scenario: Path, out: Path) -> None:
-    """Train the demo's plan; write the run view half way, and let the run end."""
+    """Rehearse the demo; write the run view half way, on a desk and on a phone, dark."""
+    command = [sys.executable, "-m", "slackwater", "rehearse", str(scenario), "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while rounds_done(out) < HALF_WAY:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGSTOP)
+        try:
+            with served(out) as address:
+                for name, width, height, scheme in (("run", 1280, 900, "light"), ("run-phone", 390, 844, "dark")):
+                    page = opened(browser, f"{address}#run", width, height, scheme)
+                    page.wait_for_selector("#burn svg")
+                    page.wait_for_timeout(1000)  # the schedule follows
+                    keep(page.screenshot(full_page=name == "run"), f"dashboard-{name}.png")
+                    page.close()
+        finally:
+            process.send_signal(signal.SIGCONT)
+
+
+def rounds_done(folder: Path) -> int:
+    """Return the rounds of a run so far; 0 before it starts."""
+    try:
+        with Run.open(folder, read_only=True) as run:
+            return sum(1 for _ in run.rounds())
+    except SlackwaterError:
+        return 0
+
+
+def train(scenario: Path, out: Path) -> None:
+    """Train the demo's plan."""
     plan = sw.plan(sw.load_scenario(scenario).problem())
-    half_way, go_on = threading.Event(), threading.Event()
-
-    def wait(step: Any) -> None:
-        if step.done.number + 1 == HALF_WAY:
-            half_way.set()
-            go_on.wait()
-
-    task = sw.tasks.make("digits", clients=len(plan.problem.fleet))
-    options: dict[str, Any] = {"out": out, "progress": wait, "eval_every": 4, "threads": 1}
-    training = threading.Thread(target=lambda: sw.train(plan, task, **options), daemon=True)
-    training.start()
-    half_way.wait()
-    with served(out) as address:
-        page = opened(browser, f"{address}#run", 1000, 900)
-        page.wait_for_selector("#burn svg")
-        page.wait_for_timeout(1000)  # the schedule follows
-        keep(page.screenshot(full_page=True), "dashboard-run.png")
-        page.close()
-    go_on.set()
-    training.join()
+    sw.train(plan, sw.tasks.make("digits", clients=len(plan.problem.fleet)), out=out, eval_every=4, threads=1)
 
 
 def report_head(browser: Any, run: Path, html: Path) -> None:
@@ -147,10 +160,12 @@ def report_head(browser: Any, run: Path, html: Path) -> None:
 
 
 def keep(png: bytes, name: str) -> None:
-    """Store a picture at most 1,100 pixels wide with 256 colours: a third of the bytes, and no difference to the eye."""
+    """Store a picture at most 1,100 pixels wide with 256 colours: a quarter of the bytes, and no difference to the eye."""
     picture = Image.open(io.BytesIO(png)).convert("RGB")
     picture.thumbnail((1100, picture.height), Image.Resampling.LANCZOS)
-    picture.quantize(256).save(IMAGES / name, optimize=True)
+    # This method and its refinement keep thin lines in their own colours.
+    few = picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=3)
+    few.save(IMAGES / name, optimize=True)
     sys.stderr.write(f"wrote {IMAGES / name}\n")
 
 

@@ -511,7 +511,9 @@ class _Handler(BaseHTTPRequestHandler):
         except (SlackwaterError, OSError) as error:
             self._send_json(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": str(error)})
             return
-        self._send(HTTPStatus.OK, text.encode(), _TYPES[".html"], {"Content-Security-Policy": _REPORT_POLICY})
+        self._send_content(
+            Content.of(_TYPES[".html"], text.encode(), pack=1), {"Content-Security-Policy": _REPORT_POLICY}
+        )
 
     def _stream(self, query: Mapping[str, str]) -> None:
         try:
@@ -584,9 +586,9 @@ class _Handler(BaseHTTPRequestHandler):
         offered = (part.strip().lower() for part in self.headers.get("Accept-Encoding", "").split(","))
         return any(part == "gzip" or (part.startswith("gzip;") and not part.endswith("q=0")) for part in offered)
 
-    def _send_content(self, content: Content) -> None:
+    def _send_content(self, content: Content, policy: Mapping[str, str] | None = None) -> None:
         """Send content, or say that the browser has it already."""
-        more = {"Cache-Control": "private, no-cache", "ETag": content.tag, "Vary": "Accept-Encoding"}
+        more = {"Cache-Control": "private, no-cache", "ETag": content.tag, "Vary": "Accept-Encoding", **(policy or {})}
         if content.tag in (one.strip() for one in self.headers.get("If-None-Match", "").split(",")):
             self._send(HTTPStatus.NOT_MODIFIED, b"", content.kind, more)
         elif content.packed is not None and self._takes_gzip():

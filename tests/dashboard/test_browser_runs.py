@@ -22,6 +22,7 @@ import slackwater as sw
 from slackwater.dashboard.server import Dashboard
 from slackwater.ledger.journal import Attempt
 from slackwater.ledger.run import Run
+from slackwater.ledger.score import MetricLabel
 from slackwater.scenario import load_scenario
 
 Serve = Callable[..., Dashboard]
@@ -110,6 +111,20 @@ def test_a_hidden_tab_has_no_stream_and_still_tells_of_the_end(serve: Serve, pag
         _hide(page, False)
         _until(page, lambda: "Failed; see the events" in page.text_content("#run-status"))
         assert page.evaluate("window.told.length") == 1
+
+
+def test_another_metric_has_its_name_unit_and_direction(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    plan, error = small_plan(), MetricLabel(name="error", higher_is_better=False, unit="days")
+    with start_run(tmp_path / "run", plan, error) as run:
+        do_rounds(run, plan, 0, 2)
+        run.set_score(list(run.rounds())[-1].slot, 12345.6, 0.5)
+        page = page_of(serve(tmp_path), "run")
+        page.wait_for_selector("#accuracy svg")
+        assert _texts(page, "run-score-name", "score") == ["error (lower is better)", "12,346 days"]
+        assert "error 12,346 days" in page.text_content("#run-status")
+        assert page.text_content("#score-title") == "error (lower is better)"
+        assert "error, days (lower is better)" in page.text_content("#accuracy svg")
+        assert "ccuracy" not in page.inner_text("#run")
 
 
 KILLED = """
@@ -207,6 +222,21 @@ def test_a_failed_run_says_why_and_shows_the_slots_that_it_lost(serve: Serve, pa
         planned = [float(text) for text in page.get_attribute("#burn .line.quiet", "d").replace("L", " ").split()[2::2]]
         assert x[-1] == planned[-1]
         assert page.text_content("#run-left") == f"{budget - spent:.4g} kg"
+
+
+def test_a_site_that_draws_far_less_than_declared_is_told_to_calibrate(
+    serve: Serve, page_of: Open, tmp_path: Path
+) -> None:
+    plan = small_plan(clients=3, slots=24)
+    with start_run(tmp_path / "run", plan) as run:
+        do_rounds(run, plan, 0, 1000)
+        for line in [one for one in run.ledger.charges() if one.client == "client-1" and one.cause == "training"]:
+            run.ledger.correct(line, 0.2 * float(line.energy_kwh or 0), method="measured")
+        page = page_of(serve(tmp_path), "run")
+        page.wait_for_selector("#failures .warning")
+        told = page.text_content("#failures .warning")
+        assert "client-1" in told
+        assert "slackwater calibrate" in told
 
 
 def test_the_baseline_is_followed_to_its_end_after_the_run(serve: Serve, page_of: Open, tmp_path: Path) -> None:

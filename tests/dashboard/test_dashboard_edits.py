@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import os
@@ -333,9 +334,9 @@ def test_the_report_of_a_run_is_a_page_without_scripts(serve: Serve, tmp_path: P
     write(tmp_path / "run", plan(names=(NAMES[0], NAMES[1])))
     server = serve(tmp_path)
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    connection.request("GET", f"/api/report?run={_source(server)}")
+    connection.request("GET", f"/api/report?run={_source(server)}", headers={"Accept-Encoding": "gzip"})
     answer = connection.getresponse()
-    text = answer.read().decode()
+    text = gzip.decompress(answer.read()).decode()
     connection.close()
     assert answer.status == 200
     assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
