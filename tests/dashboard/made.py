@@ -12,6 +12,7 @@ import slackwater as sw
 from slackwater.intensity.traces import Provenance
 from slackwater.ledger.ledger import ModelledCharges
 from slackwater.ledger.run import RoundRecord, Run
+from slackwater.ledger.score import ACCURACY, MetricLabel
 from slackwater.planning.plan import Plan
 
 SCENARIO = """\
@@ -75,14 +76,14 @@ def small_plan(clients: int = 3, slots: int = 12) -> Plan:
     return sw.plan(sw.Problem(clients=fleet, traces=traces, rounds=half, slack=slots - half, budget_kg=0.15 * clients))
 
 
-def start_run(folder: Path, plan: Plan) -> Run:
+def start_run(folder: Path, plan: Plan, metric: MetricLabel = ACCURACY) -> Run:
     """A run's file with nothing done yet."""
     return Run.create(
         folder,
         plan=plan.to_dict(),
         budget_kg=plan.problem.budget_kg,
         settings={"aggregator": "memory", "seed": 0},
-        task={"name": "digits"},
+        task={"name": "digits", "metric": metric.to_dict()},
     )
 
 

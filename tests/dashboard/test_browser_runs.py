@@ -120,7 +120,7 @@ def test_another_metric_has_its_name_unit_and_direction(serve: Serve, page_of: O
         run.set_score(list(run.rounds())[-1].slot, 12345.6, 0.5)
         page = page_of(serve(tmp_path), "run")
         page.wait_for_selector("#accuracy svg")
-        assert _texts(page, "run-score-name", "score") == ["error (lower is better)", "12,346 days"]
+        assert _texts(page, "run-score-name", "run-score") == ["error (lower is better)", "12,346 days"]
         assert "error 12,346 days" in page.text_content("#run-status")
         assert page.text_content("#score-title") == "error (lower is better)"
         assert "error, days (lower is better)" in page.text_content("#accuracy svg")

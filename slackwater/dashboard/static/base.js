@@ -92,10 +92,12 @@ export function figure(value, digits = 4) {
 }
 
 export const percent = (share) => (share == null ? "–" : `${(100 * share).toFixed(1)} %`);
+/** A number to four digits; a large one with all digits before the point, as in the terminal. */
+const fourDigits = (value) => (Math.abs(value) >= 1e4 && Math.abs(value) < 1e9 ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(4))));
 /** A score by the run's metric: a share in percent, any other number to four digits with its unit. */
-export const scored = (metric, value) => (value == null ? "–" : metric.unit === "%" ? percent(value) : `${Number(value.toPrecision(4))}${metric.unit ? ` ${printable(metric.unit)}` : ""}`);
-/** The name of a metric for an axis; it says so if less is better. */
-export const metricName = (metric) => `${printable(metric.name)}${metric.higher_is_better ? "" : " (lower is better)"}`;
+export const scored = (metric, value) => (value == null ? "–" : metric.unit === "%" ? percent(value) : `${fourDigits(value)}${metric.unit ? ` ${printable(metric.unit)}` : ""}`);
+/** The name of a metric; it says so if less is better. An axis has the unit too. */
+export const metricName = (metric, unit = "") => `${printable(metric.name)}${unit && unit !== "%" ? `, ${printable(unit)}` : ""}${metric.higher_is_better ? "" : " (lower is better)"}`;
 /** Ticks of an axis of scores. */
 export const scoreTick = (metric) => (v) => (metric.unit === "%" ? `${Math.round(v * 1000) / 10} %` : String(Number(v.toPrecision(3))));
 

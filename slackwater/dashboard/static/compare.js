@@ -116,7 +116,7 @@ export class CompareView {
     const metrics = columns.filter((one) => one.run?.curve?.length).map((one) => one.run.metric), alike = metrics.every((one) => one.name === metrics[0].name);
     // Scores by different metrics share no axis: then only the table compares the runs.
     $("curves-box").hidden = !curves.length || !alike;
-    if (curves.length && alike) lineChart($("curves"), { series: curves, x: "kg CO2e spent", y: metricName(metrics[0]), height: 300, yFormat: scoreTick(metrics[0]) });
+    if (curves.length && alike) lineChart($("curves"), { series: curves, x: "kg CO2e spent", y: metricName(metrics[0], metrics[0].unit), height: 300, yFormat: scoreTick(metrics[0]) });
     this.differ();
   }
 

@@ -202,7 +202,7 @@ export class RunView {
     $("loss-by").textContent = byKg ? "by kg CO2e, as settled" : "by time";
     const curve = (read) => this.rounds.map((r, i) => [byKg ? kg[i] : r.slot, read(r)]).filter(([, value]) => value != null);
     const beside = (at) => (baseline?.rounds.length ? [{ name: "no slack, same budget", points: baseline.rounds.map((r) => [byKg ? r[1] : r[0], r[at]]).filter(([, value]) => value != null), kind: "c2", dashed: true, dots: true }] : []);
-    lineChart($("accuracy"), { series: [{ name: "this run", points: curve((r) => r.score), kind: "c0", dots: true }, ...beside(3)], y: name, yFormat: scoreTick(metric), ...across });
+    lineChart($("accuracy"), { series: [{ name: "this run", points: curve((r) => r.score), kind: "c0", dots: true }, ...beside(3)], y: metricName(metric, metric.unit), yFormat: scoreTick(metric), ...across });
     lineChart($("loss"), { series: [{ name: "this run", points: curve((r) => r.loss), kind: "c0", dots: this.rounds.length < 60 }, ...beside(2)], y: "mean loss of the clients", ...across });
     const { budget_kg: budget, expected_kg, first_plan_kg: first, in_force: force, decided_slots: decided, spent_by_slot: spent } = this.state;
     const { planned_kg: planned, busy_slots: busy } = this.fixed, { slots } = this, top = budget ?? planned.at(-1);
