@@ -133,7 +133,7 @@ def _plan_html(plan: Plan) -> str:
         plan.message,
         synthetic_sentence(problem.traces.synthetic),
     )
-    kg = plan.metrics.training_kg
+    kg = plan.emissions.client_kg
     rows = [
         (name, zone, int(trained[i]), f"{plan.metrics.pi[i]:.3f}", f"{kg[i]:.3f}")
         for i, (name, zone) in enumerate(zip(problem.fleet.names, problem.fleet.zone, strict=True))

@@ -362,7 +362,7 @@ def saving_title(without_kg: float, used_kg: float) -> str:
     share = (without_kg - used_kg) / without_kg if without_kg > 0 else 0.0
     if share < _WORTH_SAYING:
         return "Slack saves nothing: the same work at once emits as little"
-    return f"Slack saves {100 * share:.0f} % of the {style.kilograms(without_kg)} kg CO$_2$e that the same work emits at once"
+    return f"Slack saves {style.percent(share)} of the {style.kilograms(without_kg)} kg CO$_2$e that the same work emits at once"
 
 
 _WORTH_SAYING = 0.005

@@ -80,7 +80,7 @@ def test_schedule_words() -> None:
     assert {"1 Jan", "2 Jan", "fine-tuning, 3 slots\n▾", "slots", "kg", "after the end"} <= set(words)
     without = same_work_kg(made)
     saved = 100 * (without - made.emissions_kg) / without
-    assert title.startswith(f"Slack saves {saved:.0f} % of the {style.kilograms(without)} kg CO$_2$e that")
+    assert title.startswith(f"Slack saves {saved:.1f} % of the {style.kilograms(without)} kg CO$_2$e that")
     for part in ("of 1.5 kg", f"objective {made.objective:.6g}", "(optimal)", "s = 20"):
         assert part in title
     for client in range(3):

@@ -50,6 +50,14 @@ def test_a_plan_shows_its_kg_its_end_and_its_clients(plan: sw.Plan) -> None:
     assert "data:image/png;base64," in shown
 
 
+def test_kg_in_the_table_of_a_plan_are_those_of_its_picture_idle_draw_included() -> None:
+    traces = sw.load_traces(zones=["FR"], start="2022-01-01T00:00Z", hours=6)
+    site = sw.Client(name="lyon", zone="FR", power_w=300, idle_w=60)
+    plan = sw.plan(sw.Problem(clients=[site], traces=traces, rounds=3, slack=3, budget_kg=0.2))
+    assert plan.emissions_kg > plan.metrics.training_kg[0]
+    assert f">{plan.emissions_kg:.3f}<" in plan._repr_html_()
+
+
 def test_the_figures_can_be_displayed(plan: sw.Plan) -> None:
     result = sw.train(plan_of(SCHEDULE, window=1), classes(), **FAST)
     for figure in (plan.plot(), plan.problem.traces.plot(), result.plot()):
