@@ -209,9 +209,8 @@ def _of_plan(entry: Entry) -> dict[str, Any]:
             "A scenario has no plan yet. Pin one in the Plan view, or save one with: slackwater plan SCENARIO --out DIR"
         )
     plan = read_plan(entry.path)
-    shown = answers.plan_answer(plan, all_ends=False)
-    shown["tiles"]["quality"] = answers.expected_quality(plan)
-    return {"plan": shown, "metrics": answers.metrics_answer(plan), "run": None} | _axes(plan.problem)
+    shown, metrics = answers.plan_answer(plan, all_ends=False), answers.metrics_answer(plan)
+    return {"plan": shown, "metrics": metrics, "run": None} | _axes(plan.problem)
 
 
 def _axes(problem: Problem) -> dict[str, Any]:

@@ -89,14 +89,8 @@ class PlanAnswers:
 
     def first(self) -> str:
         """Return the problem and the plan itself, as JSON texts inside JSON."""
-        shown, baseline = answers.plan_answer(self._plan, all_ends=False), answers.no_slack_answer(self._plan.problem)
-        quality = {"quality": answers.expected_quality(self._plan), "no_slack_rounds": baseline["rounds"]}
-        settled = {
-            "metrics": answers.metrics_answer(self._plan),
-            "no_slack": baseline,
-            "tiles": shown["tiles"] | quality,
-        }
-        return json.dumps({"problem": _as_json(self._plans.problem(SOURCE)), "plan": _as_json(shown | settled)})
+        shown = answers.settled_answer(self._plan, all_ends=False)
+        return json.dumps({"problem": _as_json(self._plans.problem(SOURCE)), "plan": _as_json(shown)})
 
     def answer(self, path: str, query: Mapping[str, str]) -> tuple[int, str]:
         """Return status and body for a request of the page."""

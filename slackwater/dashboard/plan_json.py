@@ -52,12 +52,10 @@ def best_answer(problem: Problem, end: int | None) -> dict[str, Any]:
 
 
 def settled_answer(best: Plan, *, all_ends: bool) -> dict[str, Any]:
-    """Return a plan with metrics, the baseline without slack and the predicted error."""
-    answer, baseline = plan_answer(best, all_ends=all_ends), no_slack_answer(best.problem)
-    return answer | {
+    """Return a plan with metrics and the baseline without slack."""
+    return plan_answer(best, all_ends=all_ends) | {
         "metrics": metrics_answer(best),
-        "no_slack": baseline,
-        "tiles": answer["tiles"] | {"quality": expected_quality(best), "no_slack_rounds": baseline["rounds"]},
+        "no_slack": no_slack_answer(best.problem),
         "recommended": None if best.recommended is None else best.recommended.settings,
     }
 
@@ -122,7 +120,7 @@ def plan_answer(found: Plan, *, all_ends: bool) -> dict[str, Any]:
 
 
 def tiles_answer(found: Plan, saved: dict[str, Any]) -> dict[str, Any]:
-    """Return what the page shows first: what the plan saves, when it ends and who takes part. Quality follows later."""
+    """Return what the page shows first: what the plan saves, when it ends, what quality to expect and who takes part."""
     problem, slots, names = found.problem, found.slots_per_client, found.problem.fleet.names
     zone = time_zone(problem.time_zone)
     early = problem.horizon - problem.rounds - found.end
@@ -135,8 +133,7 @@ def tiles_answer(found: Plan, saved: dict[str, Any]) -> dict[str, Any]:
             "time_zone": problem.time_zone,
             "early_hours": early * problem.slot_hours,
         },
-        "quality": None,
-        "no_slack_rounds": None,
+        "quality": expected_quality(found),
         "people": {
             "rounds": found.rounds_held,
             "clients": len(slots),

@@ -11,6 +11,7 @@ from urllib.request import urlopen
 from xml.etree import ElementTree
 
 import pytest
+from browsing import download, noted, settled, slide, tile
 from made import HOSTILE, hostile_plan, scenario, small_plan
 
 import slackwater as sw
@@ -24,39 +25,6 @@ Serve = Callable[..., Dashboard]
 Open = Callable[..., Any]
 TILES = ("saved", "ends", "quality", "who")
 DESK, PHONE, LARGE_PRINT = (1440, 900), (390, 844), (320, 225)
-
-
-def _settled(page: Any) -> None:
-    page.wait_for_selector("#metrics:not(.stale) dt", state="attached")
-    page.wait_for_selector("#front:not(.stale) svg", state="attached")
-
-
-def _tile(page: Any, name: str) -> str:
-    return str(page.text_content(f"#tile-{name}") + " " + page.text_content(f"#tile-{name}-note")).replace("\xa0", " ")
-
-
-def _slide(page: Any, slider: str, value: int) -> None:
-    page.evaluate(
-        "([id, value]) => { const s = document.getElementById(id); s.value = value; s.dispatchEvent(new Event('input')); }",
-        [slider, value],
-    )
-
-
-def _noted(page: Any, *parts: str) -> str:
-    """Wait until the address has these parts."""
-    for _ in range(200):
-        if all(part in page.url for part in parts):
-            return str(page.url)
-        page.wait_for_timeout(50)
-    raise AssertionError(f"{page.url} has not {parts}")
-
-
-def _download(page: Any, label: str, folder: Path) -> Path:
-    with page.expect_download() as started:
-        page.click(f'button[aria-label="{label}"]')
-    path = folder / str(started.value.suggested_filename)
-    started.value.save_as(path)
-    return path
 
 
 def _drag_in_strip(page: Any, first: float, last: float) -> None:
@@ -75,7 +43,7 @@ def test_the_first_screen_answers_the_four_questions_with_the_numbers_of_the_com
 ) -> None:
     path = scenario(tmp_path)
     page = page_of(serve(path), wide=wide, tall=tall)
-    _settled(page)
+    settled(page)
     page.evaluate("scrollTo(0, 0)")
     for name in TILES:
         box = page.locator(f"#tile-{name}").bounding_box()
@@ -83,30 +51,30 @@ def test_the_first_screen_answers_the_four_questions_with_the_numbers_of_the_com
     plan = sw.plan(load_scenario(path).problem())
     at_once = same_work_kg(plan)
     saved = at_once - plan.emissions_kg
-    assert f"{kilograms(saved)} kg ({percent(saved / at_once)})" in _tile(page, "saved")
-    assert f"{plan.ends_at:%a %d %b %Y, %H:%M} UTC" in _tile(page, "ends")
-    assert f"{float(f'{100 * quality(plan).error:.3g}'):g} %" in _tile(page, "quality")
-    assert "ranking score" in _tile(page, "quality")
+    assert f"{kilograms(saved)} kg ({percent(saved / at_once)})" in tile(page, "saved")
+    assert f"{plan.ends_at:%a %d %b %Y, %H:%M} UTC" in tile(page, "ends")
+    assert f"{float(f'{100 * quality(plan).error:.3g}'):g} %" in tile(page, "quality")
+    assert "ranking score" in tile(page, "quality")
     slots = plan.slots_per_client
-    assert f"{(slots > 0).sum()} of {len(slots)} clients" in _tile(page, "who")
-    assert f"{plan.matrix.any(axis=0).sum()} rounds, {slots.sum()} client-rounds" in _tile(page, "who")
+    assert f"{(slots > 0).sum()} of {len(slots)} clients" in tile(page, "who")
+    assert f"{plan.matrix.any(axis=0).sum()} rounds, {slots.sum()} client-rounds" in tile(page, "who")
 
 
 def test_a_shared_link_restores_everything_on_show(serve: Serve, page_of: Open, tmp_path: Path) -> None:
     server = serve(scenario(tmp_path))
     page = page_of(server)
-    _settled(page)
+    settled(page)
     page.click("#advanced > summary")
-    _slide(page, "slack", 60)
-    _slide(page, "alpha", 10)
-    _slide(page, "end", 40)
+    slide(page, "slack", 60)
+    slide(page, "alpha", 10)
+    slide(page, "end", 40)
     page.fill("#filter", "e")
     page.select_option("#order", "clean")
     page.check("#group")
     page.locator("#schedule canvas").first.scroll_into_view_if_needed()
     _drag_in_strip(page, 0.25, 0.75)
-    _settled(page)
-    _noted(
+    settled(page)
+    noted(
         page, "slack=60", "alpha=0.7", "end=40", "filter=e", "order=clean", "group=yes", "zoom=16-48", "open=advanced"
     )
     page.click("#share")
@@ -114,7 +82,7 @@ def test_a_shared_link_restores_everything_on_show(serve: Serve, page_of: Open, 
     link = page.evaluate("navigator.clipboard.readText()")
     assert link == page.url
     other = page_of(server, link.partition("#")[2])
-    _settled(other)
+    settled(other)
     for selector in ("#tile-saved", "#tile-ends", "#tile-quality", "#tile-who", "#totals", "#metrics"):
         assert other.text_content(selector) == page.text_content(selector), selector
     for control in ("#budget-kg", "#slack", "#alpha", "#end", "#filter", "#order"):
@@ -128,38 +96,38 @@ def test_a_shared_link_restores_everything_on_show(serve: Serve, page_of: Open, 
 
 def test_back_and_forward_undo_and_redo(serve: Serve, page_of: Open, tmp_path: Path) -> None:
     page = page_of(serve(scenario(tmp_path)))
-    _settled(page)
-    _noted(page, "source=")
+    settled(page)
+    noted(page, "source=")
     before = page.text_content("#totals")
-    _slide(page, "slack", 8)
-    _noted(page, "slack=8")
-    _settled(page)
+    slide(page, "slack", 8)
+    noted(page, "slack=8")
+    settled(page)
     after = page.text_content("#totals")
     page.click("#tab-map")
     page.wait_for_selector("#world circle")
-    _slide(page, "hour", 7)
-    _noted(page, "hour=7")
+    slide(page, "hour", 7)
+    noted(page, "hour=7")
     page.go_back()
-    _noted(page, "#map", "hour=0")
+    noted(page, "#map", "hour=0")
     assert page.input_value("#hour") == "0"
     page.go_back()
-    _noted(page, "#plan", "slack=8")
+    noted(page, "#plan", "slack=8")
     page.go_back()
     page.wait_for_function("() => !location.hash.includes('slack=')")
-    _settled(page)
+    settled(page)
     assert page.input_value("#slack") == "20"
     assert page.text_content("#totals") == before
     page.go_forward()
-    _noted(page, "slack=8")
-    _settled(page)
+    noted(page, "slack=8")
+    settled(page)
     assert page.text_content("#totals") == after
 
 
 def test_schedule_and_charts_share_axis_zoom_and_cursor(serve: Serve, page_of: Open, tmp_path: Path) -> None:
     page = page_of(serve(scenario(tmp_path)), wide=1440, tall=1500)
-    _settled(page)
-    _slide(page, "slack", 60)
-    _settled(page)
+    settled(page)
+    slide(page, "slack", 60)
+    settled(page)
     page.wait_for_selector("#hours .u-over")
     over = page.locator("#hours .u-over").nth(1).bounding_box()
     grid = page.locator("#schedule .grid-scroll").bounding_box()
@@ -176,13 +144,13 @@ def test_schedule_and_charts_share_axis_zoom_and_cursor(serve: Serve, page_of: O
     page.mouse.down()
     page.mouse.move(over["x"] + 600, over["y"] + 30, steps=5)
     page.mouse.up()
-    zoomed = _noted(page, "zoom=")
+    zoomed = noted(page, "zoom=")
     first, last = map(int, zoomed.partition("zoom=")[2].partition("&")[0].split("-"))
     assert 64 * 200 / over["width"] - 1 <= first < last <= 64 * 600 / over["width"] + 1
     page.click("#zoom-out")
     page.wait_for_function("() => !location.hash.includes('zoom=')")
     page.locator("#hours .u-series", has_text="all clients").locator("th").click()
-    _noted(page, "off=0.1")
+    noted(page, "off=0.1")
 
 
 def test_a_zone_of_the_map_filters_the_schedule(serve: Serve, page_of: Open, tmp_path: Path) -> None:
@@ -198,7 +166,7 @@ def test_a_zone_of_the_map_filters_the_schedule(serve: Serve, page_of: Open, tmp
     )
     page.wait_for_selector("#zone-add:visible")
     page.click("#zone-filter")
-    assert page.input_value("#filter") == "FR"
+    assert page.input_value("#filter") == "zone:FR"
     page.focus("#schedule canvas")
     page.keyboard.press("ArrowDown")
     assert "FR (FR)" in page.text_content("#schedule .grid-say")
@@ -211,7 +179,7 @@ def test_every_picture_is_exported_with_its_data(serve: Serve, page_of: Open, tm
     path = scenario(tmp_path, names=("=1+1", *HOSTILE[:6]))
     small_plan().save(tmp_path / "plan.json")
     page = page_of(serve(path))
-    _settled(page)
+    settled(page)
     page.click("#optimiser > summary")
     shown = {"schedule": "plan", "hours": "plan", "front": "plan", "map": "map", "difference": "compare"}
     page.click("#pin")
@@ -221,14 +189,14 @@ def test_every_picture_is_exported_with_its_data(serve: Serve, page_of: Open, tm
             page.check("#choices label:has-text('plan.json') input")
         page.wait_for_selector(f'button[aria-label="{name} as PNG"]:visible')
         page.wait_for_timeout(400)
-        png = _download(page, f"{name} as PNG", tmp_path).read_bytes()
+        png = download(page, f"{name} as PNG", tmp_path).read_bytes()
         assert png.startswith(b"\x89PNG")
         assert len(png) > 3000, name
-        root = ElementTree.parse(_download(page, f"{name} as SVG", tmp_path)).getroot()
+        root = ElementTree.parse(download(page, f"{name} as SVG", tmp_path)).getroot()
         assert root.tag == "{http://www.w3.org/2000/svg}svg"
         assert len(list(root.iter("{http://www.w3.org/2000/svg}path"))) > 2, name
         assert not list(root.iter("{http://www.w3.org/2000/svg}script"))
-        rows = list(csv.reader(_download(page, f"{name} as CSV", tmp_path).read_text("utf-8").splitlines()))
+        rows = list(csv.reader(download(page, f"{name} as CSV", tmp_path).read_text("utf-8").splitlines()))
         assert len(rows) > 3, name
         assert len({len(row) for row in rows}) == 1, name
     rows = list(csv.reader((tmp_path / "schedule.csv").read_text("utf-8").splitlines()))
@@ -238,7 +206,7 @@ def test_every_picture_is_exported_with_its_data(serve: Serve, page_of: Open, tm
     assert [sum(map(int, row[4:])) for row in rows[1:]] == plan.slots_per_client.tolist()
     kg = list(csv.DictReader((tmp_path / "hours.csv").read_text("utf-8").splitlines()))
     assert sum(float(row["kg CO2e by slot, the run"]) for row in kg) == pytest.approx(plan.emissions_kg, rel=1e-3)
-    assert _download(page, "compare as CSV", tmp_path).read_text("utf-8").count("\n") > 8
+    assert download(page, "compare as CSV", tmp_path).read_text("utf-8").count("\n") > 8
 
 
 def test_zones_open_and_close_by_key_and_by_click(serve: Serve, page_of: Open, tmp_path: Path) -> None:
@@ -253,13 +221,13 @@ def test_zones_open_and_close_by_key_and_by_click(serve: Serve, page_of: Open, t
     page.keyboard.press("Enter")
     page.keyboard.press("ArrowDown")
     assert "client-" in page.text_content("#schedule .grid-say")
-    _noted(page, "zones=")
+    noted(page, "zones=")
     box = page.locator("#schedule .grid-scroll canvas").bounding_box()
     page.mouse.click(box["x"] + 60, box["y"] + 34 + 6)
     page.wait_for_function("() => !location.hash.includes('zones=')")
     for key in ("+", "+"):
         page.keyboard.press(key)
-    assert "zoom=" in _noted(page, "zoom=")
+    assert "zoom=" in noted(page, "zoom=")
     page.keyboard.press("0")
     page.wait_for_function("() => !location.hash.includes('zoom=')")
 
@@ -267,13 +235,13 @@ def test_zones_open_and_close_by_key_and_by_click(serve: Serve, page_of: Open, t
 def test_compare_marks_differences_and_keeps_objectives_apart(serve: Serve, page_of: Open, tmp_path: Path) -> None:
     server = serve(scenario(tmp_path))
     page = page_of(server)
-    _settled(page)
+    settled(page)
     page.click("#pin")
-    _slide(page, "budget", 400)
-    _settled(page)
+    slide(page, "budget", 400)
+    settled(page)
     page.click("#pin")
-    _slide(page, "alpha", 10)
-    _settled(page)
+    slide(page, "alpha", 10)
+    settled(page)
     page.click("#pin")
     page.click("#tab-compare")
     page.wait_for_selector("#columns tbody tr")
@@ -297,7 +265,7 @@ def test_compare_marks_differences_and_keeps_objectives_apart(serve: Serve, page
     page.focus("#differences canvas")
     page.keyboard.press("ArrowDown")
     assert "Trains in" in page.text_content("#differences .grid-say")
-    link = _noted(page, "base=pin-2", "pin=")
+    link = noted(page, "base=pin-2", "pin=")
     other = page_of(server, link.partition("#")[2])
     other.wait_for_selector("#columns thead th:nth-child(4)")
     assert other.input_value("#baseline") == "pin-2"
@@ -309,7 +277,7 @@ def test_a_tip_stays_on_touch_until_another_place_is_touched(browser: Any, serve
     context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     page = context.new_page()
     page.goto(f"http://127.0.0.1:{server.port}/")
-    _settled(page)
+    settled(page)
     page.locator("#schedule canvas").first.scroll_into_view_if_needed()
     box = page.locator("#schedule .grid-scroll canvas").bounding_box()
     page.touchscreen.tap(box["x"] + 200, box["y"] + 60)
@@ -323,7 +291,7 @@ def test_a_tip_stays_on_touch_until_another_place_is_touched(browser: Any, serve
 
 def test_the_keyboard_alone_reaches_and_works_everything(serve: Serve, page_of: Open, tmp_path: Path) -> None:
     page = page_of(serve(scenario(tmp_path)))
-    _settled(page)
+    settled(page)
     seen: list[str] = []
     for _ in range(60):
         page.keyboard.press("Tab")
@@ -351,7 +319,7 @@ def test_nothing_is_cut_off_on_a_phone_or_at_400_percent(
     """A window of 1280 pixels at 400 % is one of 320 pixels."""
     hostile_plan().save(tmp_path / "plan.json")
     page = page_of(serve(tmp_path), wide=wide, tall=tall, scheme=scheme)
-    _settled(page)
+    settled(page)
     page.click("#pin")
     for view, ready in (("plan", "#hours canvas"), ("map", "#zones td"), ("compare", "#columns td")):
         page.click(f"#tab-{view}")

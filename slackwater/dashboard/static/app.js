@@ -3,7 +3,7 @@ import { $, ask, el, local, printable, showTrouble } from "./base.js";
 import { CompareView } from "./compare.js";
 import { EditPanel } from "./edit.js";
 import { MapView } from "./map.js";
-import { PlanView } from "./plan.js";
+import { ONE_ZONE, PlanView } from "./plan.js";
 import { RunView } from "./run.js";
 
 const VIEWS = ["plan", "map", "run", "compare"];
@@ -12,12 +12,13 @@ const compare = new CompareView(() => note());
 const plan = new PlanView((...pinned) => compare.pin(...pinned), () => note());
 const map = new MapView(
   (source, slot) => new Set(plan.plan && plan.problem.source === source ? plan.problem.clients.name.flatMap((_, c) => (plan.bits.has(c, slot) ? [plan.problem.zones[plan.problem.clients.zone[c]]] : [])) : []),
-  (zone) => { $("filter").value = zone; plan.draw(); show("plan", true); },
+  (zone) => { $("filter").value = ONE_ZONE + zone; plan.draw(); show("plan", true); },
   () => { plan.slot = Number($("hour").value); plan.grid.pointAt(plan.slot); note(); },
 );
 const run = new RunView();
 const edit = new EditPanel(
   async (source, fresh) => {
+    showTrouble(null);
     wanted = fresh ? null : new URLSearchParams(plan.link());
     options($("source"), edit.listed(sources));
     $("source").value = source;
@@ -126,15 +127,19 @@ async function share() {
 
 function origin() {
   const { problem } = plan;
+  badge();
   const filled = problem.filled_hours ? `, ${problem.filled_hours} hours filled in` : "";
   $("origin").textContent = `${problem.synthetic ? "Synthetic intensity. " : ""}Intensity: ${problem.factor}, from ${problem.sources.slice(0, 3).map(printable).join("; ")}${problem.sources.length > 3 ? ` and ${problem.sources.length - 3} more` : ""}${filled}.`;
 }
+
+/** Say next to the scenario's name that its intensity is not measured. */
+function badge() { $("synthetic").hidden = $("source-box").hidden || !plan.problem?.synthetic; }
 
 function links(view) {
   const best = (settings) => `/api/plan/best?${new URLSearchParams(settings)}`, source = { source: $("source").value };
   const shown = compare.pinned.filter((one) => compare.chosen.has(one.id)), ids = [...compare.chosen].filter((id) => !id.startsWith("pin")).join(",");
   const at = {
-    plan: [best(plan.problem ? plan.settings() : source)], map: [`/api/map?${new URLSearchParams(source)}`], run: [`/api/run?${new URLSearchParams({ run: $("runs").value })}`],
+    plan: [best(plan.problem ? plan.settings() : source)], map: [`/api/map?${new URLSearchParams(source)}`], run: $("runs").value ? [`/api/run?${new URLSearchParams({ run: $("runs").value })}`] : [],
     compare: [...(ids ? [`/api/compare?${new URLSearchParams({ ids })}`] : []), ...shown.map((one) => best(one.settings))],
   };
   $("json-links").replaceChildren(...at[view].flatMap((one, i) => [" ", el("a", { href: local(one) }, i ? `and ${i + 1}` : "JSON of exactly this")]));
@@ -149,6 +154,7 @@ async function show(view, focus = false, push = true) {
     if (focus && one === view) tab.focus();
   }
   $("source-box").hidden = view === "run" || view === "compare";
+  badge();
   if (view !== "map") map.play(false);
   showTrouble(null);
   if (push && view !== location.hash.slice(1).split("?")[0]) { clearTimeout(noting); history.pushState(null, "", address(view)); }
@@ -165,7 +171,7 @@ for (const view of VIEWS) {
     if (step) show(VIEWS[(VIEWS.indexOf(view) + step + VIEWS.length) % VIEWS.length], true);
   });
 }
-$("source").addEventListener("change", () => { open(current()); note(); });
+$("source").addEventListener("change", () => { showTrouble(null); open(current()); note(); });
 $("runs").addEventListener("change", note);
 $("share").addEventListener("click", share);
 addEventListener("popstate", go);

@@ -15,15 +15,18 @@ export function el(tag, attributes = {}, ...children) {
 export const $ = (id) => document.getElementById(id);
 
 /** Return a user's text on one line, without characters that hide text or turn the writing direction. */
-export function printable(text) {
-  return String(text).replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}]/gu, "\uFFFD");
-}
+export function printable(text) { return isolated(clean(text)); }
+
+const clean = (text) => String(text).replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}]/gu, "\uFFFD");
+
+/** Keep a name that is written from right to left from moving the words around it. */
+const isolated = (text) => (/[\u0590-\u08FF\uFB1D-\uFDFF\uFE70-\uFEFF]/.test(text) ? `\u2068${text}\u2069` : text);
 
 export function shortened(text, most) {
-  const letters = [...printable(text)];
-  if (letters.length <= most) return letters.join("");
+  const letters = [...clean(text)];
+  if (letters.length <= most) return isolated(letters.join(""));
   const head = Math.floor((most - 1) / 2);
-  return letters.slice(0, head).join("") + "…" + letters.slice(letters.length - (most - 1 - head)).join("");
+  return isolated(letters.slice(0, head).join("") + "…" + letters.slice(letters.length - (most - 1 - head)).join(""));
 }
 
 export class Trouble extends Error {
@@ -91,7 +94,7 @@ export function figure(value, digits = 4) {
   return String(Number(value.toPrecision(digits)));
 }
 
-export const percent = (share) => (share == null ? "–" : `${(100 * share).toFixed(1)} %`);
+export const percent = (share) => (share == null ? "–" : `${(100 * share).toFixed(1).replace(/^-(?!0\.0$)/, "−").replace(/^-/, "")} %`);
 /** A number to four digits; a large one with all digits before the point, as in the terminal. */
 const fourDigits = (value) => (Math.abs(value) >= 1e4 && Math.abs(value) < 1e9 ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(4))));
 /** A score by the run's metric: a share in percent, any other number to four digits with its unit. */
@@ -112,6 +115,9 @@ export function slotTime(problem, slot, short = false) {
   if (short) return at.getUTCHours() || at.getUTCMinutes() ? `${two(at.getUTCHours())}:${two(at.getUTCMinutes())}` : day;
   return `${day} ${at.getUTCFullYear()}, ${two(at.getUTCHours())}:${two(at.getUTCMinutes())} UTC`;
 }
+
+/** Return the start of a slot as data files write it, or its number if slots have no times. */
+export const slotIso = (problem, slot) => (problem.start ? `${new Date(Date.parse(problem.start) + slot * problem.slot_minutes * 60000).toISOString().slice(0, 16)}Z` : slot);
 
 export function fill(list, pairs) {
   list.replaceChildren(...pairs.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));

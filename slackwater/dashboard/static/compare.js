@@ -1,11 +1,13 @@
 // The Compare view: plans and runs side by side, against a baseline, and where two schedules differ.
-import { $, ask, colour, el, figure, kilograms, metricName, onTheme, percent, printable, scored, scoreTick, shortened, showTrouble, slotTime, unpacked } from "./base.js";
+import { $, ask, colour, el, figure, kilograms, metricName, onTheme, percent, printable, scored, scoreTick, shortened, showTrouble, slotIso, slotTime, unpacked } from "./base.js";
 import { lineChart } from "./chart.js";
 import { exports } from "./export.js";
 import { Grid, gridColours } from "./grid.js";
 
 const MOST = 8;
 const SETTINGS = ["budget_kg", "slack", "alpha", "fine_tune", "recall", "end", "free"];
+
+const ranking = (share) => `${figure(100 * share, 3)} %`;
 
 /** Rows of the table: name, what to read, how to show it, and whether less (-1) or more (1) is better; 0 has no better, null no difference either. */
 const ROWS = [
@@ -14,7 +16,7 @@ const ROWS = [
   ["Slack, slots", (c) => c.plan?.settings.slack, String, 0], ["Alpha", (c) => c.plan?.settings.alpha, String, null], ["Fine-tuning, slots", (c) => c.plan?.settings.fine_tune, String, 0],
   ["End time s", (c) => c.plan?.end, String, 0], ["Ends", (c) => c.plan?.tiles?.ends.local, String, 0], ["Client-slots", (c) => c.plan?.slots, (n) => n.toLocaleString("en"), 1],
   ["Fewest slots of a client", (c) => c.plan?.tiles?.people.min_slots, String, 1],
-  ["Predicted remaining error (ranking score)", (c) => c.plan?.tiles?.quality?.remaining_error, (v) => `${figure(100 * v, 3)} %`, -1],
+  ["Predicted remaining error (ranking score)", (c) => c.plan?.tiles?.quality?.remaining_error, ranking, -1],
   ["Objective", (c) => c.plan?.objective, (v) => figure(v, 6), 1, (c) => `${c.plan?.settings.alpha} ${c.plan?.settings.g_max_kg}`],
   ["Gap", (c) => (c.plan?.solver === "no-slack" ? "not optimised" : c.plan?.gap), (v) => (typeof v === "string" ? v : figure(v, 2)), null],
   ["Heterogeneity ρ_H", (c) => c.metrics?.rho_h, (v) => figure(v), -1], ["Effective updates", (c) => c.metrics?.effective_updates, (v) => figure(v), 1],
@@ -31,7 +33,7 @@ export class CompareView {
     $("difference").addEventListener("change", () => { this.other = $("difference").value; this.differ(); noted(); });
     this.grid = new Grid($("differences"), "Where two schedules differ, clients by hour", (client, slot) => this.tell(client, slot));
     exports($("compare-export"), "compare", { rows: () => this.table });
-    exports($("differences-export"), "difference", { picture: () => this.grid.picture(), rows: () => this.changes() });
+    exports($("differences-export"), "difference", { notes: () => [`${this.pair.other.label}, against ${this.pair.base.label}`], picture: () => this.grid.picture(), rows: () => this.changes() });
     exports($("curves-export"), "score", { picture: () => $("curves").querySelector("svg"), rows: () => [["plan or run", "kg CO2e spent", "score"], ...this.columns.flatMap((one) => (one.run?.curve ?? []).map((point) => [one.label, ...point]))] });
     onTheme(() => this.draw());
   }
@@ -105,7 +107,7 @@ export class CompareView {
     const base = pick("baseline", this.base, columns, 0);
     pick("difference", this.other, planned.filter((one) => one !== base), 0);
     $("compare-tools").hidden = columns.length < 2;
-    $("compare-status").textContent = columns.length < 2 ? "Choose at least two." : "";
+    $("compare-status").textContent = columns.length < 2 && this.pinned.length + (this.sources?.length ?? 0) ? "Choose at least two." : "";
     const head = el("tr", {}, el("th", {}, ""), ...columns.map((one) => el("th", { scope: "col", title: printable(one.label) }, `${one.kind}: ${shortened(one.label, 42)}`, one === base && columns.length > 1 ? el("small", {}, "baseline") : "")));
     const pictures = el("tr", {}, el("th", { scope: "row" }, "Schedule, one time axis"), ...columns.map((one) => el("td", {}, one.error ? printable(one.error) : this.picture(one, planned))));
     const rows = ROWS.map((row) => this.row(row, base)).filter(Boolean);
@@ -135,8 +137,8 @@ export class CompareView {
       if (best) cell.append(el("small", {}, "best"));
       if (i !== own && !same[i]) cell.append(el("small", {}, "not comparable"));
       else if (i !== own && better !== null && Number.isFinite(by) && by !== 0 && !(show === percent && Math.abs(by) < 5e-4)) {
-        const way = by > 0 ? "+" : "−", part = percent(Math.abs(by / number(values[own]))), unit = show === percent ? `${(100 * Math.abs(by)).toFixed(1)} points` : show(Math.abs(by), one);
-        cell.append(el("small", { class: sign(one) ? (by * sign(one) > 0 ? "better" : "worse") : "" }, `${way}${unit}${show === percent || !number(values[own]) || part === "0.0 %" ? "" : ` (${way}${part})`}`));
+        const shares = show === percent || show === ranking, way = by > 0 ? "+" : "−", part = percent(Math.abs(by / number(values[own]))), unit = shares ? show(Math.abs(by)).replace("%", "points") : show(Math.abs(by), one);
+        cell.append(el("small", { class: sign(one) ? (by * sign(one) > 0 ? "better" : "worse") : "" }, `${way}${unit}${shares || number(values[own]) * number(values[i]) <= 0 || part === "0.0 %" ? "" : ` (${way}${part})`}`));
       }
       return cell;
     }));
@@ -179,7 +181,8 @@ export class CompareView {
     for (let row = 0; row < names.length; row++) for (let x = 0; x < slots; x++) { const b = before(row, x), a = after(row, x); if (b || a) counts[b && a ? 0 : a ? 1 : 2]++; }
     $("differences-note").textContent = `Against the baseline: ${counts[0].toLocaleString("en")} client-slots are the same, ${counts[1].toLocaleString("en")} only here (frame), ${counts[2].toLocaleString("en")} only in the baseline (broken frame).`;
     this.grid.show({
-      problem: this.pair.problem, slots, rows: [...names.keys()], labels: names, groups: names, colours: look.colours, window: [shifts.get(other) + other.plan.window[0], stop],
+      problem: this.pair.problem, slots, rows: [...names.keys()], labels: names, groups: names, colours: look.colours,
+      keys: [[look.TRAINS, "in both"], [look.EXTRA, "only here", "extra"], [look.SUPERSEDED, "only in the baseline", "superseded"], [look.OVER, "after the end"], ["window", "fine-tuning window"]], window: [shifts.get(other) + other.plan.window[0], stop],
       paint: (row) => { for (let x = 0; x < slots; x++) { const b = before(row, x), a = after(row, x); line[x] = a ? (b ? look.TRAINS : look.EXTRA) : b ? look.SUPERSEDED : x >= stop ? look.OVER : 0; } return line; },
       cannot: () => false,
       mark: (row, x) => { const b = before(row, x), a = after(row, x); return a === b ? null : a ? "extra" : "superseded"; },
@@ -193,7 +196,7 @@ export class CompareView {
 
   changes() {
     const { before, after, names, problem, slots } = this.pair, rows = [["client", "time", "in the baseline", "here"]];
-    names.forEach((name, row) => { for (let x = 0; x < slots; x++) { const b = before(row, x), a = after(row, x); if (a !== b) rows.push([name, slotTime(problem, x), Number(b), Number(a)]); } });
+    names.forEach((name, row) => { for (let x = 0; x < slots; x++) { const b = before(row, x), a = after(row, x); if (a !== b) rows.push([name, slotIso(problem, x), Number(b), Number(a)]); } });
     return rows;
   }
 }

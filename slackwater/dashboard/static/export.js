@@ -1,16 +1,17 @@
 // Every picture as PNG and SVG, and its data as CSV.
-import { css, csv, download, el, showTrouble } from "./base.js";
+import { css, csv, download, el, shortened, showTrouble } from "./base.js";
 import { svg } from "./chart.js";
 
 const STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight", "text-anchor"];
 const SCALE = 2;
+const NOTE = 17;
 
-/** Return a copy that needs no style sheet, on the page's background. */
-function standalone(picture) {
+/** Return a copy that needs no style sheet, on the page's background, with lines of text below. */
+function standalone(picture, notes) {
   const holder = el("div", { class: "chart offscreen" }), shown = picture.isConnected;
   if (!shown) { holder.append(picture); document.body.append(holder); }
   const copy = picture.cloneNode(true), [, , wide, tall] = picture.getAttribute("viewBox").split(" ");
-  const from = picture.querySelectorAll("*");
+  const high = Number(tall) + NOTE * notes.length, from = picture.querySelectorAll("*");
   copy.querySelectorAll("*").forEach((node, i) => {
     const style = getComputedStyle(from[i]);
     for (const name of STYLES) node.setAttribute(name, style.getPropertyValue(name));
@@ -20,8 +21,10 @@ function standalone(picture) {
   copy.removeAttribute("style");
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
   copy.setAttribute("width", wide);
-  copy.setAttribute("height", tall);
-  copy.prepend(svg("rect", { width: wide, height: tall, fill: css("paper"), stroke: "none" }));
+  copy.setAttribute("height", high);
+  copy.setAttribute("viewBox", `0 0 ${wide} ${high}`);
+  copy.prepend(svg("rect", { width: wide, height: high, fill: css("paper"), stroke: "none" }));
+  copy.append(svg("rect", { y: tall, width: wide, height: NOTE * notes.length, fill: css("paper"), stroke: "none" }), ...notes.map((text, at) => svg("text", { x: 6, y: Number(tall) + NOTE * (at + 1) - 5, fill: css("muted"), "font-size": "11px", "font-family": "system-ui, DejaVu Sans, sans-serif" }, shortened(text, Math.floor(wide / 5.8)))));
   return copy;
 }
 
@@ -69,14 +72,14 @@ export function stacked(pictures) {
   return svg("svg", { viewBox: `0 0 ${wide} ${top}` }, ...parts);
 }
 
-/** Put buttons into a box. `picture()` returns an SVG element, `rows()` the data; either may return null while there is none. */
-export function exports(box, name, { picture = null, rows }) {
+/** Put buttons into a box. `picture()` returns an SVG element, `notes()` lines for below it, and `rows()` the data. */
+export function exports(box, name, { picture = null, notes = () => [], rows }) {
   const save = { PNG: () => {
-    const copy = standalone(picture()), [, , wide, tall] = copy.getAttribute("viewBox").split(" ").map(Number), canvas = el("canvas", { width: Math.ceil(wide * SCALE), height: Math.ceil(tall * SCALE) }), g = canvas.getContext("2d");
+    const copy = standalone(picture(), notes()), [, , wide, tall] = copy.getAttribute("viewBox").split(" ").map(Number), canvas = el("canvas", { width: Math.ceil(wide * SCALE), height: Math.ceil(tall * SCALE) }), g = canvas.getContext("2d");
     g.scale(SCALE, SCALE);
     paint(g, copy);
     canvas.toBlob((blob) => download(`${name}.png`, blob));
-  }, SVG: () => download(`${name}.svg`, new Blob([new XMLSerializer().serializeToString(standalone(picture()))], { type: "image/svg+xml" })), CSV: () => download(`${name}.csv`, csv(rows())) };
+  }, SVG: () => download(`${name}.svg`, new Blob([new XMLSerializer().serializeToString(standalone(picture(), notes()))], { type: "image/svg+xml" })), CSV: () => download(`${name}.csv`, csv(rows())) };
   const buttons = (picture ? ["PNG", "SVG", "CSV"] : ["CSV"]).map((kind) => {
     const button = el("button", { type: "button", "aria-label": `${name} as ${kind}` }, kind);
     button.addEventListener("click", () => { try { save[kind](); } catch (error) { showTrouble(error); } });

@@ -8,16 +8,40 @@ const BESIDE = 150;
 const STRIP = 44;
 const FONT = "system-ui, DejaVu Sans, sans-serif";
 
+/** Return the text, its middle cut until it is at most so many pixels wide. */
+function fitted(g, text, room) {
+  for (let letters = Math.ceil(room / 3); letters > 1; letters--) { const short = shortened(text, letters); if (g.measureText(short).width <= room) return short; }
+  return "…";
+}
+
+/** What is drawn on a cell beside its colour: a dot is still to come, a cross was missed, a frame is extra, a broken frame was superseded, a stroke cannot. */
+const MARKS = {
+  pending: { line: 1, ink: "ink", dot: true, draw(g, x, y, w, h) { const size = Math.min(w, h) * 0.14 + 0.6; g.moveTo(x + w / 2 + size, y + h / 2); g.arc(x + w / 2, y + h / 2, size, 0, 7); } },
+  missed: { line: 1.5, ink: "paper", draw(g, x, y, w, h) { g.moveTo(x + 1, y + 2); g.lineTo(x + w - 1, y + h - 2); g.moveTo(x + w - 1, y + 2); g.lineTo(x + 1, y + h - 2); } },
+  extra: { line: 1.5, ink: "paper", draw(g, x, y, w, h) { const edge = Math.min(2, w / 4); g.rect(x + edge, y + 2.5, w - 2 * edge, h - 5); } },
+  superseded: { line: 1.5, ink: "trains", dash: [3, 2], draw(g, x, y, w, h) { g.rect(x + 1, y + 1.5, w - 2, h - 3); } },
+  cannot: { line: 1, ink: "muted", draw(g, x, y, w, h) { g.moveTo(x, y + h - 1); g.lineTo(x + w, y + 1); } },
+};
+
+/** Draws into the text of an SVG path as into a canvas. */
+class Pen {
+  constructor() { this.path = ""; }
+  moveTo(x, y) { this.path += `M${x.toFixed(1)} ${y.toFixed(1)}`; }
+  lineTo(x, y) { this.path += `L${x.toFixed(1)} ${y.toFixed(1)}`; }
+  rect(x, y, w, h) { this.moveTo(x, y); this.path += `h${w.toFixed(1)}v${h.toFixed(1)}h${(-w).toFixed(1)}z`; }
+  arc(x, y, r) { this.moveTo(x + r, y); this.path += `a${r} ${r} 0 1 0 ${-2 * r} 0a${r} ${r} 0 1 0 ${2 * r} 0z`; }
+}
+
 export class Grid {
   /** `tell(row, slot)` returns the lines that describe a cell: [title, ...]. */
-  constructor(box, label, tell) {
-    this.tell = tell;
+  constructor(box, label, tell, hint = "Point at a cell, or use the arrow keys, to read what it is.") {
+    Object.assign(this, { tell, hint });
     this.cell = null;
     this.canvas = el("canvas", { tabindex: "0", role: "application", "aria-roledescription": "schedule", "aria-label": `${label}. Arrow keys move from cell to cell, Page Up and Page Down by a day, Home and End to the edges. Plus and minus zoom, 0 shows all hours, Enter opens a group.` });
     this.inner = el("div", {}, this.canvas);
     this.scroll = el("div", { class: "grid-scroll" }, this.inner);
     this.tip = el("div", { class: "grid-tip", hidden: true });
-    this.say = el("p", { class: "grid-say", "aria-live": "polite" }, "Point at a cell, or use the arrow keys, to see its emissions and why the client trains or not.");
+    this.say = el("p", { class: "grid-say", "aria-live": "polite" }, hint);
     this.strip = el("canvas", { class: "grid-strip", height: STRIP, hidden: true, title: "All hours: drag to zoom, click to move" });
     box.replaceChildren(this.scroll, this.strip, this.tip, this.say); // the style sheet puts the strip first
     this.box = box;
@@ -34,11 +58,12 @@ export class Grid {
 
   /**
    * data: {problem, rows, labels, colours, slots, window, paint(row) -> colour numbers by slot, cannot(row, slot), groups, and optionally
-   * skyline(row), columns(row) -> [slots, kg, g/kWh], mark(row, slot) -> "pending" | "missed" | "extra" | "superseded", grouped, group(g), toggle(g)}.
-   * A row is the number of a client, or ~g for group g, whose label is group(g).
+   * skyline(row), columns(row) -> [slots, kg, g/kWh], mark(row, slot) -> a key of MARKS, keys of a saved picture, grouped, group(g), toggle(g)}.
+   * `largest` is where an end is marked on the time axis. A row is the number of a client, or ~g for group g, whose label is group(g).
    */
   show(data) {
-    const same = this.data && this.data.rows.length === data.rows.length && this.data.slots === data.slots && !this.data.columns === !data.columns;
+    const same = this.data && this.data.rows.length === data.rows.length && this.data.slots === data.slots && !this.data.columns === !data.columns && this.data.problem === data.problem && this.data.grouped === data.grouped;
+    if (!this.data?.rows.length !== !data.rows.length) this.say.textContent = data.rows.length ? this.hint : "No client matches.";
     this.data = data;
     this.image = null;
     if (same) this.draw(); else this.layout();
@@ -51,7 +76,8 @@ export class Grid {
     const narrow = this.box.clientWidth < 600;
     this.height = count <= 8 ? 34 : count <= 20 ? 24 : count <= 80 || this.data.grouped ? 13 : count <= 250 ? 7 : 3;
     this.beside = !narrow && this.data.columns && this.height >= 12 ? BESIDE : 0;
-    this.gutter = (narrow ? 76 : 128) + this.beside;
+    this.narrow = narrow;
+    this.gutter = this.room() + this.beside;
     const most = Math.max(240, Math.min(innerHeight * 0.62, 720));
     const view = Math.min(AXIS + count * this.height + 2, most);
     this.scroll.style.height = `${view + 2}px`;
@@ -66,12 +92,21 @@ export class Grid {
     this.canvas.height = Math.round(this.seen[1] * scale);
     this.canvas.style.width = `${this.seen[0]}px`;
     this.canvas.style.height = `${this.seen[1]}px`;
-    this.strip.hidden = slots <= 48 && !this.range;
+    this.strip.hidden = (slots <= 48 && !this.range) || !rows.length;
     this.strip.width = Math.round(wide * scale);
     this.strip.height = Math.round(STRIP * scale);
     if (this.range) this.scroll.scrollLeft = from * this.width;
     this.draw();
     this.viewed?.();
+  }
+
+  /** Return the width of the names: that of the longest, within limits. */
+  room() {
+    const [least, most] = this.narrow ? [76, 110] : [128, 200], g = this.canvas.getContext("2d");
+    if (this.height < 12) return least;
+    g.font = `600 12px ${FONT}`;
+    const longest = this.data.rows.reduce((wide, row) => Math.max(wide, g.measureText(shortened(this.label(row), 40)).width), 0);
+    return Math.round(Math.min(Math.max(longest + 14, least), most));
   }
 
   /** Show only these slots, or all with null. */
@@ -179,7 +214,7 @@ export class Grid {
     if (this.height >= 12) this.details(g, from, to, left, wide);
     g.strokeStyle = css("window");
     g.lineWidth = 2;
-    g.strokeRect(first * this.width, 1, Math.max((stop - first) * this.width, 1), rows.length * this.height - 2);
+    if (stop > first && rows.length) g.strokeRect(first * this.width, 1, (stop - first) * this.width, rows.length * this.height - 2);
     if (this.cell) {
       g.strokeStyle = css("ink");
       g.lineWidth = 2;
@@ -207,7 +242,7 @@ export class Grid {
 
   /** Draw intensity lines, each on its own scale, lines between rows, and strokes through slots in which a client cannot train. */
   details(g, from, to, left, wide) {
-    const { rows, slots, skyline, cannot } = this.data;
+    const { rows, slots, skyline } = this.data;
     const low = Math.max(0, Math.floor(left / this.width)), high = Math.min(slots, Math.ceil((left + wide) / this.width));
     g.lineWidth = 1;
     g.strokeStyle = css("paper");
@@ -228,31 +263,25 @@ export class Grid {
     }
     g.stroke();
     g.globalAlpha = 1;
-    g.strokeStyle = css("muted");
-    g.beginPath();
-    for (let y = from; y < to; y++) {
-      for (let x = low; x < high; x++) {
-        if (!cannot(rows[y], x)) continue;
-        g.moveTo(x * this.width, (y + 1) * this.height - 1);
-        g.lineTo((x + 1) * this.width, y * this.height + 1);
-      }
-    }
-    g.stroke();
-    if (this.data.mark) this.marks(g, from, to, low, high);
+    this.marks(g, from, to, low, high);
   }
 
-  /** Tell states apart by shape: a dot is still to come, a cross was missed, a frame is extra, a broken frame was superseded. */
+  /** Return the key of MARKS for a cell. */
+  markOf(row, slot) { return this.data.mark?.(row, slot) ?? (this.data.cannot(row, slot) ? "cannot" : null); }
+
+  /** Tell states apart by shape, see MARKS. */
   marks(g, from, to, low, high) {
-    const { rows, mark } = this.data, w = this.width, h = this.height, shapes = { pending: [], missed: [], extra: [], superseded: [] };
-    for (let y = from; y < to; y++) for (let x = low; x < high; x++) shapes[mark(rows[y], x)]?.push([x * w, y * h]);
-    const each = (kind, line, ink, draw) => { g.lineWidth = line; g.strokeStyle = g.fillStyle = css(ink); g.beginPath(); for (const [x, y] of shapes[kind]) draw(x, y); g.stroke(); };
-    const size = Math.min(w, h) * 0.14 + 0.6, edge = Math.min(2, w / 4);
-    each("pending", 1, "ink", (x, y) => { g.moveTo(x + w / 2 + size, y + h / 2); g.arc(x + w / 2, y + h / 2, size, 0, 7); });
-    g.fill();
-    each("missed", 1.5, "paper", (x, y) => { g.moveTo(x + 1, y + 2); g.lineTo(x + w - 1, y + h - 2); g.moveTo(x + w - 1, y + 2); g.lineTo(x + 1, y + h - 2); });
-    each("extra", 1.5, "paper", (x, y) => g.rect(x + edge, y + 2.5, w - 2 * edge, h - 5));
-    g.setLineDash([3, 2]);
-    each("superseded", 1.5, "trains", (x, y) => g.rect(x + 1, y + 1.5, w - 2, h - 3));
+    const { rows } = this.data, w = this.width, h = this.height, places = Object.fromEntries(Object.keys(MARKS).map((kind) => [kind, []]));
+    for (let y = from; y < to; y++) for (let x = low; x < high; x++) places[this.markOf(rows[y], x)]?.push([x * w, y * h]);
+    for (const [kind, { line, ink, dash = [], dot, draw }] of Object.entries(MARKS)) {
+      g.lineWidth = line;
+      g.strokeStyle = g.fillStyle = css(ink);
+      g.setLineDash(dash);
+      g.beginPath();
+      for (const [x, y] of places[kind]) draw(g, x, y, w, h);
+      g.stroke();
+      if (dot) g.fill();
+    }
     g.setLineDash([]);
   }
 
@@ -278,6 +307,15 @@ export class Grid {
       g.fillRect(x, AXIS - 5, 1, 5);
       g.fillText(problem.start ? slotTime(problem, at, true) : String(at), x + 3, AXIS - 6);
     }
+    if (this.data.largest != null) {
+      const x = Math.min(this.gutter - left + this.data.largest * this.width, wide - 7);
+      g.fillStyle = css("ink");
+      g.beginPath();
+      g.moveTo(x - 5, AXIS - 8);
+      g.lineTo(x + 5, AXIS - 8);
+      g.lineTo(x, AXIS);
+      if (x >= this.gutter) g.fill();
+    }
     if (stop > first) {
       const x = this.gutter - left + (first + stop) / 2 * this.width;
       if (x > this.gutter && x < wide) {
@@ -290,7 +328,7 @@ export class Grid {
   }
 
   names(g, from, to, top, tall) {
-    const { groups, rows } = this.data, letters = Math.floor((this.gutter - this.beside) / 6.9);
+    const { groups, rows } = this.data, room = this.gutter - this.beside - 10;
     g.save();
     g.beginPath();
     g.rect(0, AXIS, this.gutter, tall - AXIS);
@@ -303,7 +341,7 @@ export class Grid {
       for (let y = from; y < to; y++) {
         const at = AXIS - top + (y + 0.5) * this.height;
         g.font = `${rows[y] < 0 ? "600 " : ""}12px ${FONT}`;
-        g.fillText(shortened(this.label(rows[y]), letters), this.gutter - 6 - this.beside, at);
+        g.fillText(fitted(g, this.label(rows[y]), room), this.gutter - 6 - this.beside, at);
         if (this.beside) this.data.columns(rows[y]).forEach((text, i) => g.fillText(text, this.gutter - 102 + 48 * i, at));
       }
     } else { // rows too low for client names: show each zone's name where it begins
@@ -313,7 +351,7 @@ export class Grid {
         if (y && groups[rows[y]] === groups[rows[y - 1]] && y !== from) continue;
         if (at - last < 12) continue;
         last = at;
-        g.fillText(shortened(groups[rows[y]], letters), this.gutter - 6, at + 6);
+        g.fillText(fitted(g, groups[rows[y]], room), this.gutter - 6, at + 6);
       }
     }
     g.restore();
@@ -325,7 +363,7 @@ export class Grid {
     g.textAlign = "left";
   }
 
-  label(row) { return row < 0 ? this.data.group(~row) : this.data.labels[row]; }
+  label(row) { return row < 0 ? this.data.group(~row, this.narrow) : this.data.labels[row]; }
 
   /** Return the row at whose name, left of the cells, the pointer is. */
   rowAt(event) {
@@ -379,17 +417,30 @@ export class Grid {
 
   /** Return the whole schedule as SVG: a path for each colour. */
   picture() {
-    const { rows, slots, paint, colours, problem, window: [first, stop] } = this.data, w = Math.max(3, Math.min(14, 1000 / slots)), h = rows.length > 80 ? 4 : 13, left = 150, top = 24, named = h > 10;
-    const paths = colours.map(() => []), wide = left + slots * w + 140, tall = top + rows.length * h + 10, root = svg("svg", { viewBox: `0 0 ${wide} ${tall}` });
+    const { rows, slots, paint, colours, problem, window: [first, stop] } = this.data, w = Math.max(3, Math.min(48, 1000 / slots)), h = rows.length > 80 ? 4 : 13, left = 150, top = 24, named = h > 10;
+    const paths = colours.map(() => []), wide = left + slots * w + 140, tall = top + rows.length * h + (this.data.keys ? 28 : 10), root = svg("svg", { viewBox: `0 0 ${wide} ${tall}` });
     rows.forEach((row, y) => {
       const line = Uint8Array.from(paint(row));
       for (let x = 0, from = 0; x < slots; x++) if (x + 1 === slots || line[x + 1] !== line[from]) { paths[line[from]].push(`M${(left + from * w).toFixed(1)} ${top + y * h}h${((x + 1 - from) * w).toFixed(1)}v${h - (named ? 1 : 0)}H${(left + from * w).toFixed(1)}z`); from = x + 1; }
     });
     paths.forEach((path, i) => { if (path.length) root.append(svg("path", { d: path.join(""), fill: `rgb(${colours[i].join(" ")})`, stroke: "none" })); });
-    root.append(svg("rect", { x: left + first * w, y: top, width: Math.max((stop - first) * w, 1), height: rows.length * h, fill: "none", stroke: css("window"), "stroke-width": 2 }));
+    if (named) {
+      const pens = Object.fromEntries(Object.keys(MARKS).map((kind) => [kind, new Pen()]));
+      rows.forEach((row, y) => { for (let x = 0; x < slots; x++) { const kind = this.markOf(row, x); if (kind) MARKS[kind].draw(pens[kind], left + x * w, top + y * h, w, h - 1); } });
+      for (const [kind, { path }] of Object.entries(pens)) if (path) root.append(svg("path", { d: path, fill: MARKS[kind].dot ? css("ink") : "none", stroke: css(MARKS[kind].ink), "stroke-width": MARKS[kind].line, "stroke-dasharray": (MARKS[kind].dash ?? []).join(" ") || "none" }));
+    }
+    if (stop > first) root.append(svg("rect", { x: left + first * w, y: top, width: (stop - first) * w, height: rows.length * h, fill: "none", stroke: css("window"), "stroke-width": 2 }));
     const text = (x, y, anchor, words) => { const made = svg("text", { x, y, "text-anchor": anchor }); made.textContent = words; root.append(made); };
     if (named) rows.forEach((row, y) => { text(left - 6, top + y * h + 10, "end", shortened(this.label(row), 20)); if (this.data.columns) text(left + slots * w + 6, top + y * h + 10, "start", this.data.columns(row).slice(0, 2).join(" slots, ") + " kg"); });
     for (const at of this.ticks(w)) text(left + at * w, 16, "start", slotTime(problem, at, true));
+    let x = 6;
+    for (const [ink, words, kind] of this.data.keys ?? []) {
+      const frame = ink === "window", box = { x, y: tall - 16, width: 12, height: 12 };
+      root.append(svg("rect", { ...box, fill: frame ? "none" : `rgb(${colours[ink].join(" ")})`, stroke: css(frame ? "window" : "rule"), "stroke-width": frame ? 2 : 1 }));
+      if (kind) { const pen = new Pen(); MARKS[kind].draw(pen, x, tall - 16, 12, 12); root.append(svg("path", { d: pen.path, fill: "none", stroke: css(MARKS[kind].ink) })); }
+      text(x + 17, tall - 6, "start", words);
+      x += 34 + 6.4 * words.length;
+    }
     return root;
   }
 

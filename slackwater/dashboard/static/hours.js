@@ -1,11 +1,26 @@
 // Intensity, power and kg by hour, below the schedule: one time axis, cursor and zoom for all.
-import { css, el, onTheme, slotTime } from "./base.js";
+import { css, el, onTheme, slotIso, slotTime } from "./base.js";
 import { lineChart } from "./chart.js";
 import { stacked } from "./export.js";
 import uPlot from "./vendor/uplot.js";
 
 const REST_MS = 150;
 const HEIGHT = 120;
+/** A step for each slot, from its begin to its end; uPlot's own leave out the last slot and slots between gaps. */
+function steps(chart, series, first, last) {
+  const stroke = new Path2D(), [slots, values] = [chart.data[0], chart.data[series]], x = (slot) => chart.valToPos(slot, "x", true);
+  let on = false;
+  for (let at = Math.max(0, first - 1); at <= Math.min(slots.length - 1, last + 1); at++) {
+    const known = values[at] != null;
+    if (known) {
+      const y = chart.valToPos(values[at], "y", true);
+      stroke[on ? "lineTo" : "moveTo"](x(at), y);
+      stroke.lineTo(x(at + 1), y);
+    }
+    on = known;
+  }
+  return { stroke, fill: null, clip: null, band: null, gaps: null, flags: 1 };
+}
 const KINDS = { muted: "quiet", "series-0": "c0", "series-1": "c1", trains: "c2" };
 
 export class HourCharts {
@@ -100,12 +115,12 @@ export class HourCharts {
     const axis = { stroke: css("muted"), grid: { stroke: css("rule"), width: 1 }, ticks: { show: false }, font: "11px system-ui, DejaVu Sans, sans-serif" };
     return {
       width: this.wide, height: HEIGHT, padding: [6, 2, 0, 0],
-      cursor: { sync: { key: "hours" }, y: false, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => this.zoom(null) } },
+      cursor: { sync: { key: "hours" }, y: false, dataIdx: (_, series, nearest, slot) => Math.min(Math.max(Math.floor(slot), 0), this.slots - 1), drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => this.zoom(null) } },
       select: { show: true },
       scales: { x: { time: false, auto: false, range: (_, min, max) => [min ?? 0, max ?? this.slots] }, y: { range: (_, min, max) => [0, (max || 1) * 1.05] } },
       axes: [{ ...axis, size: 22, splits: () => this.grid.ticks(), values: (_, ticks) => ticks.map((slot) => slotTime(this.problem, slot, true)) }, { ...axis, size: this.grid.gutter }],
       series: [{ label: "Time", value: (_, slot) => (slot == null ? "–" : slotTime(this.problem, slot)) },
-        ...lines.map(([label, , name], i) => ({ label, show: !this.off.has(`${at}.${i + 1}`), stroke: css(name), width: 1.6, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false }, value: (_, v) => (v == null ? "–" : String(Number(v.toPrecision(3)))) }))],
+        ...lines.map(([label, , name], i) => ({ label, show: !this.off.has(`${at}.${i + 1}`), stroke: css(name), width: 1.6, paths: steps, points: { show: false }, value: (_, v) => (v == null ? "–" : String(Number(v.toPrecision(3)))) }))],
       hooks: { setSelect: [(chart) => this.selected(chart)], setSeries: [(_, series, now) => this.toggled(at, series, now)], setCursor: [(chart) => this.hover(chart)] },
     };
   }
@@ -137,13 +152,13 @@ export class HourCharts {
   picture() {
     return stacked(this.kinds().map(([title, lines]) => {
       const box = el("div"), steps = (values) => values.flatMap((value, slot) => [[slot, value ?? NaN], [slot + 1, value ?? NaN]]);
-      lineChart(box, { series: lines.map(([name, values, ink]) => ({ name, points: steps(values), kind: KINDS[ink] })), x: "", y: title, zero: true, height: 180, wide: 1000, xFormat: (slot) => (Number.isInteger(slot) ? slotTime(this.problem, slot, true) : "") });
+      lineChart(box, { series: lines.map(([name, values, ink]) => ({ name, points: steps(values), kind: KINDS[ink] })), x: "", y: title, zero: true, height: 180, wide: 1000, xTicks: this.grid.ticks(930 / this.slots), xFormat: (slot) => slotTime(this.problem, slot, true) });
       return box.firstChild;
     }));
   }
 
   rows() {
     const kinds = this.kinds(), lines = kinds.flatMap(([title, own]) => own.map(([name, values]) => [`${title}, ${name}`, values]));
-    return [["time", ...lines.map(([name]) => name)], ...Array.from({ length: this.slots }, (_, slot) => [slotTime(this.problem, slot), ...lines.map(([, values]) => values[slot])])];
+    return [["time", ...lines.map(([name]) => name)], ...Array.from({ length: this.slots }, (_, slot) => [slotIso(this.problem, slot), ...lines.map(([, values]) => (values[slot] == null ? "" : Number(values[slot].toPrecision(6))))])];
   }
 }

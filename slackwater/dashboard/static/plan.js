@@ -1,5 +1,5 @@
 // The Plan view. A moving slider plans for the displayed end time; when it rests, the search covers all end times.
-import { $, ask, figure, fill, kilograms, legend, onTheme, percent, printable, shortened, showTrouble, slotTime, unpacked } from "./base.js";
+import { $, ask, figure, fill, kilograms, legend, onTheme, percent, printable, shortened, showTrouble, slotIso, slotTime, unpacked } from "./base.js";
 import { exports } from "./export.js";
 import { Grid, gridColours, gridShades } from "./grid.js";
 import { HourCharts } from "./hours.js";
@@ -9,6 +9,8 @@ import { tellCell } from "./why.js";
 const REST_MS = 120;
 const MANY = 100;
 const CHOSEN = ["alpha", "fine_tune", "recall"];
+/** Begins a filter for the clients of one zone, which is not a part of another name. */
+export const ONE_ZONE = "zone:";
 const ALPHAS = ["max-min", "log", 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1];
 const page = Math.random().toString(36).slice(2) + Date.now().toString(36);
 
@@ -16,7 +18,7 @@ export class PlanView {
   constructor(pin, noted = () => {}) {
     this.noted = noted;
     this.number = 0;
-    this.grid = new Grid($("schedule"), "Schedule of clients by hour", (row, slot) => (row < 0 ? this.tellZone(~row, slot) : tellCell(this.problem, this.plan, this.bits, this.available, row, slot)));
+    this.grid = new Grid($("schedule"), "Schedule of clients by hour", (row, slot) => (row < 0 ? this.tellZone(~row, slot) : tellCell(this.problem, this.plan, this.bits, this.available, row, slot)), "Point at a cell, or use the arrow keys, to see its emissions and why the client trains or not.");
     this.opened = new Set();
     for (const id of ["budget", "slack", "alpha", "fine-tune", "end"]) $(id).addEventListener("input", (event) => this.moved(id, event));
     $("budget-kg").addEventListener("change", () => { const kg = Number($("budget-kg").value); if (kg > 0) { this.set.budget_kg = kg; $("budget").value = this.fromBudget(kg); this.changed(); } });
@@ -24,9 +26,10 @@ export class PlanView {
     this.hours = new HourCharts($("hours"), this.grid, () => this.noted(), (slot) => { this.slot = slot; });
     $("finish").addEventListener("change", () => this.finish());
     $("zoom-out").addEventListener("click", () => this.hours.zoom(null));
-    exports($("schedule-export"), "schedule", { picture: () => this.grid.picture(), rows: () => this.table() });
-    exports($("hours-export"), "hours", { picture: () => this.hours.picture(), rows: () => this.hours.rows() });
-    exports($("front-export"), "front", { picture: () => $("front").querySelector("svg"), rows: () => [["budget_kg", "objective", "emissions_kg"], ...this.front[0].points.map((p) => [p.budget_kg, p.objective, p.emissions_kg])] });
+    const notes = () => [`${this.problem.label}: ${$("plan-status").textContent}`, $("origin").textContent];
+    exports($("schedule-export"), "schedule", { notes, picture: () => this.grid.picture(), rows: () => this.table() });
+    exports($("hours-export"), "hours", { notes, picture: () => this.hours.picture(), rows: () => this.hours.rows() });
+    exports($("front-export"), "front", { notes, picture: () => $("front").querySelector("svg"), rows: () => [["budget_kg", "objective", "emissions_kg"], ...this.front[0].points.map((p) => [p.budget_kg, p.objective, p.emissions_kg])] });
     for (const [id, factor] of [["zoom-in", 0.5], ["zoom-less", 2]]) $(id).addEventListener("click", () => this.grid.zoomBy(factor));
     for (const id of ["advanced", "optimiser"]) $(id).addEventListener("toggle", () => this.noted());
     $("optimiser").addEventListener("toggle", () => { if ($("optimiser").open && this.front) this.drawFront(...this.front); });
@@ -61,7 +64,6 @@ export class PlanView {
     this.most = Math.max(settings.budget_kg * 1.5, Math.min(this.problem.everything_kg, settings.budget_kg * 30));
     $("slack").max = most_slack;
     $("fine-tune").max = Math.max(settings.fine_tune, Math.min(24, settings.rounds));
-    $("end-hint-joint").textContent = "";
     const many = this.problem.clients.name.length > MANY;
     $("group").checked = many;
     $("order").value = "given";
@@ -145,7 +147,7 @@ export class PlanView {
   /** Return who trains when, a row for each client. */
   table() {
     const { clients, zones } = this.problem, stop = this.plan.window[1], times = [...Array(stop).keys()];
-    return [["client", "zone", "slots", "kg", ...times.map((slot) => slotTime(this.problem, slot))],
+    return [["client", "zone", "slots", "kg", ...times.map((slot) => slotIso(this.problem, slot))],
       ...clients.name.map((name, c) => [name, zones[clients.zone[c]], this.plan.client_slots[c], this.plan.client_kg[c], ...times.map((slot) => this.bits.has(c, slot))])];
   }
 
@@ -169,7 +171,7 @@ export class PlanView {
     $("done").textContent = "";
     if (set.end != null) set.end = Math.min(set.end, set.slack);
     $("budget-kg").value = set.budget_kg;
-    $("slack-out").value = `${set.slack} slots`;
+    $("slack-out").value = `${set.slack} slot${set.slack === 1 ? "" : "s"} of slack`;
     const { start, slot_minutes, settings, most_slack } = this.problem;
     const moment = (slots) => new Date(Date.parse(start) + slots * slot_minutes * 60000).toISOString().slice(0, 16);
     $("finish").disabled = !start;
@@ -177,6 +179,7 @@ export class PlanView {
     this.place();
     this.noted();
     $("budget").setAttribute("aria-valuetext", `${set.budget_kg} kg`);
+    this.mark(null);
     this.began ??= performance.now();
     this.number++;
     this.waitingFor(true);
@@ -208,13 +211,20 @@ export class PlanView {
           this.report(began, number);
         } else if (plan) this.status(plan.message, "waiting");
       } while (number !== this.number);
-      showTrouble(null);
+      this.trouble(null);
       this.resting = setTimeout(() => this.best(), REST_MS);
     } catch (error) {
-      showTrouble(error);
+      this.trouble(error);
     } finally {
       this.asking = false;
     }
+  }
+
+  /** Show what went wrong, or take it back with null; what another part of the page says stays. */
+  trouble(error) {
+    if (error?.outdated) return;
+    if (error || this.troubled) showTrouble(error);
+    this.troubled = Boolean(error);
   }
 
   /** For the benchmark: time from the slider's event to the frame after drawing. */
@@ -242,17 +252,30 @@ export class PlanView {
       const front = await ask("/api/front", this.query({ end: this.plan.end, free: "" }), signal);
       if (number === this.number) this.drawFront(front, this.plan);
     } catch (error) {
-      if (!error.outdated) { this.waitingFor(false); showTrouble(error); }
+      if (!error.outdated) { this.waitingFor(false); this.trouble(error); }
     }
+  }
+
+  /** Mark the end time with the largest objective, or none with null. */
+  mark(end) {
+    this.largest = end == null ? null : this.problem.settings.rounds + end;
+    $("end-hint-joint").textContent = end == null ? "" : `; largest objective at s = ${end}`;
   }
 
   /** Show the largest objective over all end times; where the planner chooses by predicted error, only mark it. */
   jointly(joint) {
     const auto = this.problem.settings.planner === "auto";
     if (!joint.schedule) { this.show(joint); return; }
-    if (this.set.end == null) $("end-hint-joint").textContent = `; largest objective at s = ${joint.end}`;
-    if (!auto || !this.settled || this.shown !== this.number) this.show(joint);
+    if (this.set.end == null) this.mark(joint.end);
+    if (!auto || !this.settled || this.shown !== this.number) this.show(joint); else this.draw();
     if (auto) this.status(`${this.used(this.plan)} ${this.plan.end === joint.end ? "Largest objective" : "Best schedule"} for s = ${this.plan.end}; comparing settings and end times for the least predicted error.`, "waiting");
+  }
+
+  /** Return which settings the planner chose; those that the user set are not among them. */
+  chosen({ end, settings }) {
+    const own = Object.entries({ alpha: "alpha", fine_tune: "fine-tuning", recall: "recall" }).filter(([key]) => this.free.has(key)).map(([key, name]) => `${name} ${settings[key]}`);
+    const chosen = [...(this.set.end == null ? [`end s = ${end}`] : []), ...own];
+    return chosen.length ? `Chosen for the least predicted error: ${chosen.join(", ")}.` : `Best schedule for s = ${end}.`;
   }
 
   used(plan) { return `${kilograms(plan.emissions_kg)} of ${kilograms(plan.budget_kg)} kg.`; }
@@ -287,7 +310,7 @@ export class PlanView {
     this.waitingFor(!settled);
     if (settled) this.metrics(plan);
     const used = this.used(plan);
-    if (plan.recommended) this.status(`${used} Chosen for the least predicted error: s = ${plan.end}, alpha ${plan.settings.alpha}, fine-tuning ${plan.settings.fine_tune}, recall ${plan.settings.recall}.`, "");
+    if (plan.recommended) this.status(`${used} ${this.chosen(plan)}`, "");
     else if (settled || plan.all_ends) this.status(`${used} ${plan.message}${plan.all_ends ? ` Best of all end times: s = ${plan.end}.` : ` For s = ${plan.end}.`}`, settled ? "" : "waiting");
     else if (!was?.waiting) this.status(`${used} Best schedule for s = ${plan.end}; checking the other end times.`, "waiting");
     plan.waiting = !settled;
@@ -300,27 +323,27 @@ export class PlanView {
 
   waitingFor(yes) {
     for (const id of ["metrics", "front"]) $(id).classList.toggle("stale", yes);
+    $("tiles").classList.toggle("waiting", yes);
   }
 
   /** Answer the four questions: what is saved, when it ends, what quality to expect, who takes part. */
   tiles(plan) {
-    const tell = (id, big, note) => { $(`tile-${id}`).textContent = big; $(`tile-${id}-note`).textContent = note; };
+    const tell = (id, big, note) => { $(`tile-${id}`).textContent = big; $(`tile-${id}-note`).textContent = note.replace(/(\d) (?=%|kg\b|h\b)/g, "$1\u00a0"); };
     if (!plan) { for (const id of ["saved", "ends", "quality", "who"]) tell(id, "–", id === "saved" ? "No schedule fits these settings." : ""); return; }
     const { saved, ends, quality: q, people } = plan.tiles, { settings } = plan, names = this.problem.clients.name, last = settings.rounds + plan.end;
     const emits = `The run emits ${kilograms(plan.emissions_kg)} of ${kilograms(plan.budget_kg)} kg; the same work at once emits ${kilograms(saved.without_kg)} kg.`, little = Math.abs(saved.kg) < 5e-4 * saved.without_kg;
     if (saved.without_kg > 0 && !little && saved.kg > 0) tell("saved", `${kilograms(saved.kg)} kg (${percent(saved.share)})`.replaceAll(" ", "\u00a0").replace("\u00a0(", " ("), emits);
     else tell("saved", "Nothing", `${emits}${little || saved.without_kg <= 0 ? "" : ` Waiting costs ${kilograms(-saved.kg)} kg here.`}`);
     const { early_hours: hours } = ends, early = hours >= 48 ? `${(hours / 24).toFixed(1)} days` : `${Number(hours.toFixed(1))} h`;
-    if (this.problem.start) tell("ends", `${ends.local} ${ends.time_zone}`, hours > 0 ? `${early} before the latest end.` : "The latest end allowed.");
+    if (this.problem.start) tell("ends", `${ends.local}\u00a0${ends.time_zone}`, `${ends.time_zone === "UTC" ? "" : `${slotTime(this.problem, last)}. `}${hours > 0 ? `${early} before the latest end.` : "The latest end allowed."}`);
     else tell("ends", `After slot ${last}`, `The latest end is slot ${settings.horizon}.`);
     const three = (share) => `${Number((100 * share).toPrecision(3))} %`;
-    if (q?.remaining_error != null) {
-      const without = q.without_slack_error != null ? ` The same budget without slack: ${three(q.without_slack_error)}.` : "", { missing, low, high } = q.below_full, points = (share) => Number((100 * share).toFixed(1));
-      tell("quality", three(q.remaining_error), `Predicted remaining error, a ranking score.${without} Score gain below full training: ${points(missing)} %; on other tasks ${points(low)} to ${points(high)} %.`);
-    } else tell("quality", "…", "Follows when the settings and end times are compared.");
+    const without = q.without_slack_error != null ? ` The same budget without slack leaves ${three(q.without_slack_error)}.` : "", { missing, low, high } = q.below_full;
+    const beside = (share) => { const points = Number((100 * share).toFixed(1)); return points ? `${Math.abs(points)} % ${points > 0 ? "below" : "above"}` : "equal to"; };
+    tell("quality", `${three(q.remaining_error)} error left`.replaceAll(" ", "\u00a0").replace("\u00a0error", " error"), `Predicted: a ranking score, not an accuracy.${without} Gain in score ${beside(missing)} full training's; on other tasks ${beside(low)} to ${beside(high)}.`);
     const order = [...names.keys()].sort((a, b) => plan.client_slots[b] - plan.client_slots[a] || a - b), one = (c) => `${shortened(names[c], 24)} ${plan.client_slots[c].toLocaleString("en")}`;
     const shown = order.length > 4 ? [...order.slice(0, 2).map(one), "…", one(order.at(-1))] : order.map(one), part = plan.client_slots.filter((n) => n > 0).length;
-    tell("who", `${part.toLocaleString("en")} of ${names.length.toLocaleString("en")} clients`, `${people.rounds.toLocaleString("en")} rounds, ${plan.slots.toLocaleString("en")} client-rounds: ${shown.join(", ")}.${people.never_count ? ` ${people.never_count} train only in the fine-tuning window.` : ""}`);
+    tell("who", `${part.toLocaleString("en")} of ${names.length.toLocaleString("en")} client${names.length === 1 ? "" : "s"}`, `${people.rounds.toLocaleString("en")} rounds, ${plan.slots.toLocaleString("en")} client-rounds: ${shown.join(", ")}.${people.never_count ? ` ${people.never_count.toLocaleString("en")} train${people.never_count === 1 ? "s" : ""} only in the fine-tuning window.` : ""}`);
   }
 
   totals(plan) {
@@ -363,7 +386,8 @@ export class PlanView {
   rows() {
     const { clients, zones, intensity_g_per_kwh } = this.problem, wanted = $("filter").value.trim().toLowerCase();
     let rows = [...clients.name.keys()];
-    if (wanted) rows = rows.filter((c) => clients.name[c].toLowerCase().includes(wanted) || zones[clients.zone[c]].toLowerCase().includes(wanted));
+    const has = (text) => text.toLowerCase().includes(wanted), exact = wanted.startsWith(ONE_ZONE) && wanted.slice(ONE_ZONE.length);
+    if (wanted) rows = rows.filter((c) => { const zone = zones[clients.zone[c]]; return exact ? zone.toLowerCase() === exact : has(clients.name[c]) || has(zone); });
     const mean = (this.means ??= intensity_g_per_kwh.map((line) => line.reduce((a, b) => a + b, 0) / line.length));
     const keys = { zone: (c) => clients.zone[c], clean: (c) => mean[clients.zone[c]], slots: (c) => -(this.plan?.client_slots[c] ?? 0) };
     const key = keys[$("order").value];
@@ -395,7 +419,8 @@ export class PlanView {
     const slots = problem.settings.rounds + this.set.slack, stop = this.plan ? this.plan.window[1] : slots;
     const line = new Uint8Array(slots);
     const grouped = $("group").checked;
-    legend($("plan-legend"), [["trains", "trains"], ...(grouped ? [["partly", "part of a zone's clients train"]] : []), ["scale", "does not train; more orange: higher intensity"], ["cannot", "cannot train"], ["over", "after the end"], ["window", "fine-tuning window"]]);
+    const keys = [[look.TRAINS, "trains"], ...(grouped ? [[look.PARTLY + 3, "part of a zone's clients train"]] : []), [4, "does not train, lower intensity"], [look.TRAINS - 4, "higher intensity"], [look.CANNOT, "cannot train", "cannot"], [look.OVER, "after the end"], ["window", "fine-tuning window"]];
+    legend($("plan-legend"), [["trains", "trains"], ...(grouped ? [["partly", "part of a zone's clients train"]] : []), ["scale", "does not train; more orange: higher intensity"], ["cannot", "cannot train"], ["over", "after the end"], ["window", "fine-tuning window"], ...(this.largest == null ? [] : [["largest", "end with the largest objective"]])]);
     const told = this.plan && ((row) => this.columns(row)), zoneOf = (row) => (row < 0 ? ~row : clients.zone[row]);
     const paintZone = (g) => {
       line.set(shades[g].shade.subarray(0, slots));
@@ -409,9 +434,9 @@ export class PlanView {
       return line;
     };
     this.grid.show({
-      problem, slots, rows: this.rows(), labels: clients.name, columns: told, groups: clients.zone.map((z) => problem.zones[z]), colours: look.colours,
-      window: this.plan ? this.plan.window : [slots, slots],
-      grouped, group: (g) => `${this.opened.has(g) ? "▾" : "▸"} ${problem.zones[g]} (${this.groups.get(g).length})`, toggle: (g) => this.toggle(g),
+      problem, slots, rows: this.rows(), labels: clients.name, columns: told, groups: clients.zone.map((z) => problem.zones[z]), colours: look.colours, keys,
+      window: this.plan ? this.plan.window : [slots, slots], largest: this.largest,
+      grouped, group: (g, narrow) => `${this.opened.has(g) ? "▾" : "▸"} ${problem.zones[g]}${narrow ? "" : ` (${this.groups.get(g).length})`}`, toggle: (g) => this.toggle(g),
       paint: (client) => {
         if (client < 0) return paintZone(~client);
         line.set(shades[clients.zone[client]].shade.subarray(0, slots));
