@@ -11,6 +11,7 @@ import numpy as np
 
 from slackwater.errors import InfeasibleError
 from slackwater.planning.auto import CALIBRATION_BAND, FULL_ROUNDS, Expected, expected, quality, without_slack
+from slackwater.planning.ctrl_c import noticed
 from slackwater.planning.emissions import emissions
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan as make_plan
@@ -107,17 +108,21 @@ def advise(
     variants = [problem.with_settings(slack=slack, budget_kg=budget) for slack in lengths for budget in kg]
     made: list[tuple[Problem, Plan]] = []
     refused: InfeasibleError | None = None
-    try:
-        for number, variant in enumerate(variants, 1):
-            try:
-                made.append((variant, make_plan(variant)))
-            except InfeasibleError as error:
-                refused = error
-            if progress is not None:
-                progress(number, len(variants))
-    except KeyboardInterrupt:
-        if not made:
-            raise
+    with noticed() as stopped:
+        try:
+            for number, variant in enumerate(variants, 1):
+                try:
+                    plan = make_plan(variant)
+                    if stopped():  # the best so far, not the best
+                        raise KeyboardInterrupt
+                    made.append((variant, plan))
+                except InfeasibleError as error:
+                    refused = error
+                if progress is not None:
+                    progress(number, len(variants))
+        except KeyboardInterrupt:
+            if not made:
+                raise
     if not made:
         assert refused is not None
         raise refused

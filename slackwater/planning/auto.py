@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from slackwater.planning.planner import DEFAULT_GAP, Done, Progress, Solver, opt
 from slackwater.planning.problem import Alpha, Problem
 from slackwater.planning.schedule import no_slack_plan, unproved_plan
 
+log = logging.getLogger(__name__)
 RATES = (0.9, 0.318, 0.112, 0.0398, 0.0141, 0.005)
 """Shares of the distance to the optimum that a round covers."""
 HETEROGENEITY = 0.1
@@ -320,6 +322,7 @@ class _Look:
         except KeyboardInterrupt:
             if not seen:
                 raise
+            log.warning("Stopped: this is the best of the %d schedules compared so far.", len(seen))
         return seen
 
     def _search(self, problem: Problem, seen: list[_Looked]) -> None:

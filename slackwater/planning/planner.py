@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 
 from slackwater.errors import DataError, InfeasibleError, ScenarioError, SlackwaterError
+from slackwater.planning.ctrl_c import noticed
 from slackwater.planning.exact import BUDGET_ROUNDING, Found, search
 from slackwater.planning.plan import Plan
 from slackwater.planning.problem import DEFAULTS, Alpha, Planner, Problem
@@ -279,16 +280,20 @@ def compare(
         for fair, slack, budget_kg in product(fairness, lengths, _distinct(budgets, problem.budget_kg))
     ]  # all are made before the first is planned, so that a bad setting fails at once
     rows: list[WhatIf] = []
-    try:
-        for variant in variants:
-            rows.append(
-                _row(variant, lambda one: plan(one, solver=solver, gap=gap, time_limit_s=time_limit_s, planner=planner))
-            )
-            if progress is not None:
-                progress(len(rows), len(variants))
-    except KeyboardInterrupt:
-        if not rows:
-            raise
+    with noticed() as stopped:
+        try:
+            for variant in variants:
+                row = _row(
+                    variant, lambda one: plan(one, solver=solver, gap=gap, time_limit_s=time_limit_s, planner=planner)
+                )
+                if stopped():  # this row's plan is the best so far, not the best
+                    raise KeyboardInterrupt
+                rows.append(row)
+                if progress is not None:
+                    progress(len(rows), len(variants))
+        except KeyboardInterrupt:
+            if not rows:
+                raise
     return rows
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 from datetime import timedelta
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 import slackwater as sw
 from slackwater.errors import ScenarioError
+from slackwater.planning import advice as advice_module
 from slackwater.planning.advice import NEARLY
 from slackwater.planning.auto import CALIBRATION, FULL_ROUNDS, expected, quality
 from slackwater.planning.schedule import no_slack_plan
@@ -64,7 +67,7 @@ def test_with_another_goal_the_grid_lies_around_the_budget_that_it_needs(goal: d
     wanted = problem().with_settings(**goal)
     advice = sw.advise(wanted, slacks=[12])
     (own,) = [row for row in advice.rows if row.own]
-    assert own.budget_kg == sw.plan(wanted).emissions_kg
+    assert own.budget_kg == pytest.approx(sw.plan(wanted).emissions_kg)
     assert np.isfinite([row.budget_kg for row in advice.rows]).all()
     assert "inf" not in advice.why
 
@@ -113,3 +116,20 @@ def test_a_figure_is_relative_to_full_training_and_to_no_slack() -> None:
 
 def flat() -> sw.Problem:
     return sw.Problem.from_costs(np.full((2, FULL_ROUNDS), 0.1), rounds=FULL_ROUNDS, fine_tune=0, budget_kg=100.0)
+
+
+def test_ctrl_c_during_a_pair_leaves_it_out_and_advises_on_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    plan = advice_module.make_plan
+
+    def interrupted(one: sw.Problem) -> sw.Plan:
+        asked.append(one.budget_kg)
+        if len(asked) == 2:
+            with contextlib.suppress(KeyboardInterrupt):  # as a planner that returns its best so far
+                signal.raise_signal(signal.SIGINT)
+        return plan(one)
+
+    monkeypatch.setattr(advice_module, "make_plan", interrupted)
+    advice = sw.advise(problem(), budgets=[0.3, 0.45, 0.6], slacks=[12])
+    assert asked == [0.3, 0.45]
+    assert [row.budget_kg for row in advice.rows] == [0.3]

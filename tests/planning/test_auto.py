@@ -246,3 +246,20 @@ def test_what_is_left_keeps_the_levels() -> None:
     assert more.matrix.all()
     assert more.work.tolist() == [[0.6, 1.0, 1.0]]
     assert more.objective == plan_from_matrix(asked, [[1, 1, 1]], end=0, levels=[[1, 0, 0]]).objective
+
+
+def test_ctrl_c_takes_the_best_of_the_schedules_so_far_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[int] = []
+
+    def progress(done: Any) -> None:
+        told.append(done.schedules)
+        if len(told) == 5:
+            raise KeyboardInterrupt
+
+    stopped = sw.plan(problem(), progress=progress)
+    assert told == [1, 2, 3, 4, 5]
+    assert "Stopped: this is the best of the 5 schedules compared so far." in caplog.text
+    assert stopped.end in range(5)
+    assert stopped.emissions_kg <= 0.5 * (1 + BUDGET_ROUNDING)

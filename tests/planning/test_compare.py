@@ -1,14 +1,18 @@
+import signal
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pytest
 
 from slackwater.errors import DataError, InfeasibleError, ScenarioError
 from slackwater.intensity.traces import Provenance, Traces
+from slackwater.planning import auto
 from slackwater.planning import planner as module
 from slackwater.planning.auto import quality
 from slackwater.planning.fleet import Client
+from slackwater.planning.plan import Plan
 from slackwater.planning.planner import compare, plan
 from slackwater.planning.problem import Planner, Problem
 
@@ -74,6 +78,31 @@ def test_more_budget_and_more_slack_never_hurt(problem: Problem) -> None:
     rows = compare(problem, alphas=[1.0], budgets=[0.3, 0.5, 0.9], planner="paper")
     objectives = [row.objective for row in rows]
     assert objectives == sorted(objectives, key=lambda value: value or 0.0)
+
+
+def test_ctrl_c_during_a_row_leaves_it_out_and_ends(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The planner would return its best schedule so far, which is not that of the row."""
+    made: list[float] = []
+    greedy = auto.optimise
+
+    def optimise(one: Problem, **settings: Any) -> Plan:
+        made.append(one.budget_kg)
+        if len([kg for kg in made if kg == 0.6]) == 3:  # the third schedule of the second row
+            signal.raise_signal(signal.SIGINT)
+        return greedy(one, **settings)
+
+    monkeypatch.setattr(auto, "optimise", optimise)
+    before = signal.getsignal(signal.SIGINT)
+    (row,) = compare(problem, budgets=[0.4, 0.6, 0.8])
+    assert row.budget_kg == 0.4
+    assert 0.8 not in made
+    assert "the best of the 2 schedules compared so far" in caplog.text
+    assert signal.getsignal(signal.SIGINT) is before
+    made.clear()
+    with pytest.raises(KeyboardInterrupt):
+        compare(problem, budgets=[0.6])
 
 
 def test_ctrl_c_returns_the_rows_that_are_done(problem: Problem) -> None:
