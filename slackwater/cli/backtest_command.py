@@ -34,6 +34,7 @@ from slackwater.engines.start import period
 from slackwater.errors import DataError, InfeasibleError, ScenarioError
 from slackwater.intensity.forecast.archive import ForecastArchive, read_archive
 from slackwater.intensity.traces import Traces
+from slackwater.planning.goals import within_budget
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan
 from slackwater.planning.problem import Problem
@@ -241,7 +242,7 @@ def _truth(scenario: Scenario, archive: ForecastArchive | None, actuals: str, st
 
 def _problem(scenario: Scenario, truth: Traces, start: datetime, budget_rounds: int | None) -> Problem:
     moved = scenario.model_copy(update={"start": start, "deadline": None, "slack": scenario.slots_of_slack})
-    problem = moved.problem(truth)
+    problem = within_budget(moved.problem(truth))
     if budget_rounds is None:
         return problem
     if budget_rounds > problem.horizon:

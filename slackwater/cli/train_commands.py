@@ -47,6 +47,7 @@ from slackwater.errors import InfeasibleError, ScenarioError
 from slackwater.lazy import require
 from slackwater.ledger.run import FILE, Run
 from slackwater.live.folder import is_live
+from slackwater.planning.goals import within_budget
 from slackwater.planning.plan import MEMORY_DTYPES, Plan
 from slackwater.planning.problem import Problem
 from slackwater.planning.schedule import NO_SLACK, no_slack_plan
@@ -283,7 +284,7 @@ def baseline(
     """
     require("torch")
     no_run_in(out)
-    problem = read_problem(scenario, data, fill_hours)
+    problem = within_budget(read_problem(scenario, data, fill_hours))
     task = make_task(options.pop("task"), problem.fleet.names, options)
     settings = {key: value for key, value in options.items() if key not in _TASK_CALLS}
     results = {_TITLE: _without_slack(problem, task, settings, out, "" if out else _NOT_KEPT)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +20,8 @@ from slackwater.intensity.forecast.forecasters import forecaster
 from slackwater.intensity.load import TYPICAL
 from slackwater.intensity.traces import Traces
 from slackwater.lazy import require
-from slackwater.planning.plan import DEFAULT_AGGREGATOR
+from slackwater.planning.goals import with_room
+from slackwater.planning.plan import DEFAULT_AGGREGATOR, Plan
 from slackwater.planning.planner import plan
 from slackwater.planning.problem import Planner, Problem
 from slackwater.scenario import Scenario, load_scenario
@@ -115,7 +117,10 @@ def run(
     else:
         settings["source"] = "playback"
         actuals = asked.actuals(problem.first_slot - _PAST, over + _AFTER)
-    prepare(out, found, LiveSettings(**settings), actuals=actuals)
+    chosen = LiveSettings(**settings)
+    found = found if chosen.source == "plan" else with_room(found, problem, chosen.bound)
+    prepare(out, found, chosen, actuals=actuals)
+    _tell_room(found, problem, tell)
     tell(f"prepared {out}; follow it with: slackwater status {out}")
     return execute(out, engine, watch=watch, task=None if isinstance(task, str) else task)
 
@@ -189,7 +194,7 @@ def rehearse(
         replan_slots=_slots(replan, problem),
     )
     archive = _archive(asked, forecasts, end)
-    prepare_rehearsal(out, problem, actuals, chosen, archive=archive, planner=planner)
+    _tell_room(prepare_rehearsal(out, problem, actuals, chosen, archive=archive, planner=planner), problem, tell)
     issued = f"the forecasts of {archive.name}, and " if archive is not None else ""
     tell(
         f"rehearsing {iso(asked.start)} to {iso(end)} in {out}, with {issued}the forecaster {forecast!r}; "
@@ -197,6 +202,14 @@ def rehearse(
     )
     done = execute(out, engine, watch=watch, task=None if isinstance(task, str) else task)
     return outcome(out) if done.stands == "done" else None
+
+
+def _tell_room(plan: Plan, given: Problem, tell: Callable[[str], None]) -> None:
+    if math.isinf(given.budget_kg):
+        tell(
+            f"without budget_kg the run may emit at most {plan.problem.budget_kg:.4g} kg; its plan expects "
+            f"{plan.emissions_kg:.4g} kg"
+        )
 
 
 def execute(

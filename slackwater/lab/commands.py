@@ -36,6 +36,7 @@ from slackwater.lab.policies import comparison
 from slackwater.lab.policies.registry import check_method, method_names
 from slackwater.lab.store import Row, quiet
 from slackwater.lazy import require
+from slackwater.planning.goals import within_budget
 from slackwater.planning.problem import Problem
 from slackwater.planning.schedule import no_slack_plan
 
@@ -225,7 +226,7 @@ def rivals(
     trained cell: a stopped comparison continues where it was, and can add methods, budgets and seeds.
     """
     require("torch", "matplotlib")
-    problem = read_problem(scenario, data, fill_hours)
+    problem = within_budget(read_problem(scenario, data, fill_hours))
     setting = comparison.Setting(
         task=task,
         task_data=task_data,

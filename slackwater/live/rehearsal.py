@@ -21,6 +21,7 @@ from slackwater.ledger.run import Run
 from slackwater.ledger.schema import damage
 from slackwater.ledger.score import MetricLabel
 from slackwater.live.folder import LiveSettings, load_actuals, prepare
+from slackwater.planning.goals import with_room
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import optimise
 from slackwater.planning.planner import plan as make_plan
@@ -102,7 +103,7 @@ def prepare_rehearsal(
     except NoForecastError:
         expected = SameHourMean().forecast(known, slots)
     traces = joined(known, expected.traces()).window(problem.first_slot, problem.horizon)
-    plan = make_plan(problem.with_settings(traces=traces), planner=planner)
+    plan = with_room(make_plan(problem.with_settings(traces=traces), planner=planner), problem, settings.bound)
     prepare(folder, plan, settings, actuals=actuals, archive=archive)
     return plan
 

@@ -13,6 +13,8 @@ from slackwater.errors import InfeasibleError
 from slackwater.planning.auto import CALIBRATION_BAND, FULL_ROUNDS, Expected, expected, quality, without_slack
 from slackwater.planning.ctrl_c import noticed
 from slackwater.planning.emissions import emissions
+from slackwater.planning.exact import BUDGET_ROUNDING
+from slackwater.planning.goals import within_budget
 from slackwater.planning.plan import Plan
 from slackwater.planning.planner import plan as make_plan
 from slackwater.planning.problem import Problem
@@ -98,8 +100,7 @@ def advise(
     Raises:
         InfeasibleError: No pair has a plan.
     """
-    own_kg = problem.budget_kg if problem.goal == "budget" else make_plan(problem).emissions_kg
-    problem = problem.for_budget(budget_kg=own_kg)
+    problem = within_budget(problem)
     most = problem.horizon - problem.rounds
     by_time = [problem.with_settings(deadline=when) for when in deadlines]
     lengths = sorted({*slacks, *(one.horizon - one.rounds for one in by_time)})
@@ -129,7 +130,7 @@ def advise(
     errors = [quality(plan).error for _, plan in made]
     rows = tuple(
         _row(variant, plan, error, knee=_is_knee(number, made, errors),
-             own=(variant.budget_kg, variant.horizon) == (own_kg, problem.horizon))
+             own=(variant.budget_kg, variant.horizon) == (problem.budget_kg, problem.horizon))
         for number, ((variant, plan), error) in enumerate(zip(made, errors, strict=True))
     )  # fmt: skip
     near = [row for row in rows if row.remaining_error <= min(errors) + NEARLY]
@@ -148,6 +149,7 @@ def _around(problem: Problem) -> list[float]:
     """Return budgets around the problem's own, ascending: none above what all slots of all clients cost."""
     costs = problem.costs
     everything = emissions(problem, np.packbits(costs.can_train(), axis=1), problem.horizon - problem.rounds).total_kg
+    everything *= 1 + 2 * BUDGET_ROUNDING
     own = min(problem.budget_kg, everything)
     kg = [own * factor for factor in (4.0, 2.0, 1.0) if own * factor <= everything]
     while len(kg) < _BUDGETS:

@@ -27,6 +27,7 @@ from slackwater.errors import InfeasibleError, SlackwaterError
 from slackwater.planning.auto import quality
 from slackwater.planning.exact import BUDGET_ROUNDING, Groups, round_up
 from slackwater.planning.plan import OPTIMAL_GAP, Plan
+from slackwater.planning.planner import plan as make_plan
 from slackwater.planning.problem import Problem
 from slackwater.planning.schedule import too_dear, unproved_plan
 from slackwater.planning.tied import EndTimes
@@ -256,6 +257,23 @@ def plan_work(
         seconds=time.perf_counter() - began,
         lower_bound_kg=lower,
     )
+
+
+def within_budget(problem: Problem) -> Problem:
+    """Return the problem with the goal "budget", and the kg that its own goal needs as the budget."""
+    if problem.goal == "budget":
+        return problem
+    return problem.for_budget(budget_kg=make_plan(problem).emissions_kg * (1 + BUDGET_ROUNDING))
+
+
+def with_room(plan: Plan, given: Problem, factor: float) -> Plan:
+    """Return a plan for a live run: where the goal "work" found the budget, with `factor` times it.
+
+    Forecasts fall short. Held to what they say, a run would leave out rounds that were asked for.
+    """
+    if given.goal != "work" or math.isfinite(given.budget_kg):
+        return plan
+    return replace(plan, problem=plan.problem.with_settings(budget_kg=factor * plan.emissions_kg))
 
 
 def _only_levels(problem: Problem) -> bool:

@@ -131,6 +131,7 @@ def optimise(
         InfeasibleError: No schedule fits; the error has the least sufficient budget, kg.
     """
     _check(problem, end, solver, gap, time_limit_s)
+    problem.need_budget()
     slack = problem.horizon - problem.rounds
     began = time.perf_counter()
     ends = range(slack + 1) if end is None else [int(end)]

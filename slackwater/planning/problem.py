@@ -465,6 +465,11 @@ class Problem:
         own = {"goal": "budget", "rounds_each": None, "rounds_total": None, "enough_share": DEFAULT_ENOUGH_SHARE}
         return self.with_settings(**own | settings)
 
+    def need_budget(self) -> None:
+        """Raise an error if there is no budget: with the goal "work" it is found, and some ways of planning need it."""
+        if math.isinf(self.budget_kg):
+            raise ScenarioError('This needs a budget, and goal = "work" has found none yet. Give budget_kg.')
+
     @property
     def fleet(self) -> Fleet:
         """Return the clients as columns."""

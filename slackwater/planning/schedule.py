@@ -191,6 +191,7 @@ def no_slack_plan(problem: Problem) -> Plan:
     count. Unavailable clients skip their slots, and clients that sleep start in the first slot. The plan's own problem
     has `rounds` = n and no window: its end is s = 0.
     """
+    problem.need_budget()
     began = time.perf_counter()
     longest = problem.reach
     everyone = problem.with_settings(

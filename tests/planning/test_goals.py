@@ -12,8 +12,10 @@ from tied_brute_force import Small, random_small
 import slackwater as sw
 from slackwater.errors import InfeasibleError, ScenarioError
 from slackwater.planning.auto import quality
-from slackwater.planning.goals import about_goal, plan_work
+from slackwater.planning.goals import about_goal, plan_work, within_budget
 from slackwater.planning.plan import Plan
+from slackwater.planning.planner import optimise
+from slackwater.planning.schedule import no_slack_plan
 
 CASES = int(os.environ.get("SLACKWATER_GOALS_CASES", "60"))
 """Problems that can be solved, of free and of tied clients each."""
@@ -177,3 +179,27 @@ def test_a_smaller_share_buys_more() -> None:
 def test_contradictory_settings_are_sentences(settings: dict[str, object], said: str) -> None:
     with pytest.raises(ScenarioError, match=said):
         _free(**settings)
+
+
+def test_without_a_budget_what_needs_one_says_so() -> None:
+    work = _free(goal="work", rounds_each=5)
+    for needs in (optimise, no_slack_plan):
+        with pytest.raises(ScenarioError, match=r"This needs a budget.*Give budget_kg"):
+            needs(work)
+    found = within_budget(work)
+    assert (found.goal, found.rounds_each) == ("budget", None)
+    assert found.budget_kg == pytest.approx(sw.plan(work).emissions_kg)
+    assert within_budget(found) is found
+
+
+def test_rounds_held_and_rounds_asked_for_are_explained_where_they_differ() -> None:
+    generous, tight = sw.plan(_free(budget_kg=8.0)), sw.plan(_free(budget_kg=1.2))
+    assert generous.rounds_held > 6 > tight.rounds_held
+    assert (about_goal(generous) or "").startswith(
+        f"{generous.rounds_held} are held, more than the 6 of the scenario, because the budget pays for them."
+    )
+    assert about_goal(tight) == (
+        f"{tight.rounds_held} are held of the 6 of the scenario: the budget and the limits allow no more."
+    )
+    same = _free(budget_kg=1.0, slack=0).with_settings(budget_kg=100.0)
+    assert about_goal(sw.plan(same)) is None
