@@ -14,6 +14,7 @@ import numpy as np
 from slackwater.charts import result_charts, style
 from slackwater.charts.schedule_chart import has_times, schedule_chart
 from slackwater.charts.style import headline, kilograms, new_figure, printable, tidy
+from slackwater.charts.terminal import answer_lines
 from slackwater.errors import SlackwaterError
 from slackwater.intensity.traces import Traces
 from slackwater.ledger.schema import KINDS
@@ -126,13 +127,8 @@ def synthetic_sentence(synthetic: bool) -> str:
 
 def _plan_html(plan: Plan) -> str:
     problem, trained = plan.problem, plan.slots_per_client
-    ends = f" It ends {iso(plan.ends_at)}." if has_times(problem) else ""
-    head = paragraph(
-        f"Plan: {kilograms(plan.emissions_kg)} of {kilograms(problem.budget_kg)} kg CO2e, {int(trained.sum()):,} client-slots of "
-        f"{len(problem.fleet):,} clients.{ends}",
-        plan.message,
-        synthetic_sentence(problem.traces.synthetic),
-    )
+    head = "".join(paragraph(f"{name}: {said}") for name, said in answer_lines(plan))
+    head += paragraph(plan.message, synthetic_sentence(problem.traces.synthetic))
     kg = plan.emissions.client_kg
     rows = [
         (name, zone, int(trained[i]), f"{plan.metrics.pi[i]:.3f}", f"{kg[i]:.3f}")

@@ -55,11 +55,17 @@ UNDEFINED = "not defined"
 NETWORK_NOT_COUNTED = "not counted: the scenario has no model_mb"
 
 
-def plan_answer(plan: Plan) -> RenderableType:
-    """Show what the plan saves, when it ends and who trains how often, a line each, then warnings."""
+def answer_lines(plan: Plan) -> list[tuple[str, str]]:
+    """Return what the plan saves, when it ends and who trains how often, each with its name."""
     lines = [("Saves", _saves(plan)), ("Ends", _ends(plan)), ("Trains", _trains(plan))]
     if (about := about_goal(plan)) is not None:
         lines.append(("Rounds", about))
+    return lines
+
+
+def plan_answer(plan: Plan) -> RenderableType:
+    """Show `answer_lines`, a line each, what was chosen, then warnings."""
+    lines = answer_lines(plan)
     if plan.recommended is not None:
         lines.append(("Chosen", _chosen(plan, plan.recommended)))
     facts = Table.grid(padding=(0, 1))

@@ -19,6 +19,7 @@ from slackwater.charts import notebook
 from slackwater.errors import SlackwaterError
 from slackwater.report.statement import make_statement
 from slackwater.training.progress_bar import ProgressBar
+from slackwater.units import local_text
 
 START = datetime(2022, 1, 1, tzinfo=UTC)
 FAST: dict[str, Any] = {"local_steps": 2, "batch_size": 16, "threads": 1, "eval_every": 1}
@@ -43,7 +44,10 @@ def frames(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_plan_shows_its_kg_its_end_and_its_clients(plan: sw.Plan) -> None:
     shown = plan._repr_html_()
-    assert f"of 0.8 kg CO2e, {int(plan.slots_per_client.sum())} client-slots of 2 clients." in shown
+    assert "<p>Saves: " in shown
+    assert "of 0.8 kg CO2e; the same work at once emits" in shown
+    assert f"<p>Ends: {local_text(plan.ends_at, 'UTC')}" in shown
+    assert f"{int(plan.slots_per_client.sum())} client-rounds: bonn" in shown or "client-rounds: &lt;b&gt;lyon" in shown
     assert "synthetic intensity" in shown
     assert "&lt;b&gt;lyon&lt;/b&gt;" in shown
     assert "<b>lyon" not in shown
