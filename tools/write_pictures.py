@@ -128,7 +128,7 @@ def run_view(browser: Any, scenario: Path, out: Path) -> None:
             with served(out) as address:
                 for name, width, height, scheme in (("run", 1280, 900, "light"), ("run-phone", 390, 844, "dark")):
                     page = opened(browser, f"{address}#run", width, height, scheme)
-                    page.wait_for_selector("#burn svg")
+                    page.wait_for_selector("#burn canvas")
                     page.wait_for_timeout(1000)  # the schedule follows
                     keep(page.screenshot(full_page=name == "run"), f"dashboard-{name}.png")
                     page.close()

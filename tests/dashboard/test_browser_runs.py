@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -65,6 +66,54 @@ def _texts(page: Any, *ids: str) -> list[str]:
     return [page.text_content(f"#{one}") for one in ids]
 
 
+def _svg(page: Any, name: str) -> str:
+    with page.expect_download() as download:
+        page.click(f"#{name}-export button:has-text('SVG')")
+    return str(download.value.path().read_text())
+
+
+def _lines(picture: str) -> list[str]:
+    """The points of each line of a chart that is not straight, in the order of the legend."""
+    return [line for line in re.findall(r' d="(M[^"]*)"', picture) if line.count("L") > 1]
+
+
+def test_the_charts_of_a_run_grow_zoom_and_hide_lines(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    plan = small_plan()
+    with start_run(tmp_path / "run", plan) as run:
+        page = page_of(serve(tmp_path), "run")
+        _until(page, lambda: page.text_content("#accuracy") == "Nothing to draw yet.")
+        assert page.is_hidden("#accuracy-export")
+        do_rounds(run, plan, 0, 3)
+        page.wait_for_selector("#accuracy canvas")
+        assert page.is_visible("#accuracy-export")
+        page.select_option("#run-axis", "time")
+        box = page.locator("#burn .u-over").bounding_box()
+        middle, end = box["y"] + box["height"] / 2, f"1 Jan 2022, {plan.problem.rounds + plan.end:02}:00 UTC"
+        page.mouse.move(box["x"] + box["width"] - 3, middle)
+        legend = "#burn .u-legend"
+        _until(page, lambda: end in page.text_content(legend))  # the crosshair is at the end
+        realised = page.locator(f"{legend} tr", has_text="realised")
+        assert realised.locator("td").text_content() == "–"  # it has not come so far
+        page.mouse.move(box["x"] + 2, middle)
+        _until(page, lambda: f"{plan.problem.budget_kg:.4g}" in realised.text_content())
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] / 2, middle)
+        page.mouse.up()
+        page.mouse.move(box["x"] + box["width"] - 3, middle)
+        _until(page, lambda: "UTC" in page.text_content(legend) and end not in page.text_content(legend))  # zoomed
+        zoomed = page.text_content(legend).split("UTC")[1]
+        realised.locator("th").click()
+        assert "u-off" in realised.get_attribute("class")
+        do_rounds(run, plan, 3, 1)
+        _until(page, lambda: "Round 4 of" in page.text_content("#run-status"))
+        page.mouse.move(box["x"] + box["width"] - 2, middle)
+        _until(page, lambda: zoomed in page.text_content(legend))  # a new round keeps the zoom and what is hidden
+        assert "u-off" in realised.get_attribute("class")
+        page.mouse.dblclick(box["x"] + box["width"] / 2, middle)
+        page.mouse.move(box["x"] + box["width"] - 3, middle)
+        _until(page, lambda: end in page.text_content(legend))
+
+
 def test_eight_tabs_follow_a_run_and_none_hangs(serve: Serve, page_of: Open, tmp_path: Path) -> None:
     plan = small_plan()
     with start_run(tmp_path / "run", plan) as run:
@@ -96,7 +145,7 @@ def test_a_hidden_tab_has_no_stream_and_still_tells_of_the_end(serve: Serve, pag
         do_rounds(run, plan, 0, 2)
         server = serve(tmp_path)
         page = page_of(server, "run", script=HIDE)
-        page.wait_for_selector("#burn svg")
+        page.wait_for_selector("#burn canvas")
         page.click("#notify")
         _until(page, lambda: page.get_attribute("#notify", "aria-pressed") == "true")
         assert page.evaluate("window.streams") == 1
@@ -119,11 +168,11 @@ def test_another_metric_has_its_name_unit_and_direction(serve: Serve, page_of: O
         do_rounds(run, plan, 0, 2)
         run.set_score(list(run.rounds())[-1].slot, 12345.6, 0.5)
         page = page_of(serve(tmp_path), "run")
-        page.wait_for_selector("#accuracy svg")
+        page.wait_for_selector("#accuracy canvas")
         assert _texts(page, "run-score-name", "run-score") == ["error (lower is better)", "12,346 days"]
         assert "error 12,346 days" in page.text_content("#run-status")
         assert page.text_content("#score-title") == "error (lower is better)"
-        assert "error, days (lower is better)" in page.text_content("#accuracy svg")
+        assert "error, days (lower is better)" in page.get_attribute("#accuracy", "aria-label")
         assert "ccuracy" not in page.inner_text("#run")
 
 
@@ -166,7 +215,7 @@ def test_a_replanned_live_run_shows_the_numbers_of_the_ledger(serve: Serve, page
         budget, by_slot = run.ledger.budget_kg or 0.0, run.queries.kg_by_slot()
         events = [message for _, _, _, message in run.events()]
     page = page_of(serve(tmp_path), "run")
-    page.wait_for_selector("#burn svg")
+    page.wait_for_selector("#burn canvas")
     assert unsettled == 0
     assert _texts(page, "run-spent", "run-left") == [f"{spent:.4g} kg", f"{budget - spent:.4g} kg"]
     assert f"{spent / budget:.1%}".replace("%", " %") in page.text_content("#run-spent-note")
@@ -191,8 +240,8 @@ def test_a_replanned_live_run_shows_the_numbers_of_the_ledger(serve: Serve, page
     states = [row["state"] for row in csv.DictReader(download.value.path().read_text().splitlines())]
     assert sorted(states) == ["pending", "pending", "superseded", "trained", "trained", "trained", "trained"]
     page.select_option("#run-axis", "time")
-    assert "time, UTC" in page.locator("#accuracy svg").get_attribute("aria-label")
-    assert "no slack (planned)" in page.locator("#burn svg").get_attribute("aria-label")
+    assert "time, UTC" in page.get_attribute("#accuracy", "aria-label")
+    assert "no slack (planned)" in page.get_attribute("#burn", "aria-label")
     page.focus("#realised canvas")
     for key in ("Home", "ArrowDown", "ArrowRight", "ArrowRight"):  # bob, slot 2: only the first plan had it
         page.keyboard.press(key)
@@ -210,7 +259,7 @@ def test_a_failed_run_says_why_and_shows_the_slots_that_it_lost(serve: Serve, pa
         run.set_status("failed")
         spent, budget = run.ledger.spent_kg(), run.ledger.budget_kg or 0.0
         page = page_of(serve(tmp_path), "run")
-        page.wait_for_selector("#burn svg")
+        page.wait_for_selector("#burn canvas")
         assert page.text_content("#run-status").startswith("Failed: alice: the disk is full.")
         with page.expect_download() as download:
             page.click("#realised-export button:has-text('CSV')")
@@ -218,9 +267,8 @@ def test_a_failed_run_says_why_and_shows_the_slots_that_it_lost(serve: Serve, pa
         assert [row["client"] for row in rows if row["state"] == "missed"] == ["alice", "bob"]
         assert "pending" not in {row["state"] for row in rows}
         # The curve of the realised kg goes on to the last charge, although its slot has no round.
-        x = [float(text) for text in page.get_attribute("#burn .line.c1", "d").replace("L", " ").split()[2::2]]
-        planned = [float(text) for text in page.get_attribute("#burn .line.quiet", "d").replace("L", " ").split()[2::2]]
-        assert x[-1] == planned[-1]
+        ends = [line.rsplit("L", 1)[1].split()[0] for line in _lines(_svg(page, "burn"))]
+        assert ends[0] == ends[1]  # the plan in force, and what is realised
         assert page.text_content("#run-left") == f"{budget - spent:.4g} kg"
 
 
@@ -246,7 +294,7 @@ def test_the_baseline_is_followed_to_its_end_after_the_run(serve: Serve, page_of
         (tmp_path / "run" / "baseline").mkdir()
         run.set_status("done")
         page = page_of(serve(tmp_path), "run")
-        page.wait_for_selector("#burn svg")
+        page.wait_for_selector("#burn canvas")
         assert "Without slack the budget pays" in page.text_content("#run-score-note")
         with start_run(tmp_path / "run" / "baseline", plan) as beside:
             do_rounds(beside, plan, 0, 2)
@@ -262,12 +310,10 @@ def test_slots_of_a_minute_have_times_on_their_axes(serve: Serve, page_of: Open,
     with start_run(tmp_path / "run", plan) as run:
         do_rounds(run, plan, 0, 2)
         page = page_of(serve(tmp_path / "run"), "run")
-        page.wait_for_selector("#burn svg")
-        with page.expect_download() as download:
-            page.click("#realised-export button:has-text('SVG')")
+        page.wait_for_selector("#burn canvas")
         page.select_option("#run-axis", "time")  # the axis goes to the end of the plan from the first round on
-        for picture in (download.value.path().read_text(), page.inner_html("#burn"), page.inner_html("#accuracy")):
-            assert ">00:05<" in picture
+        for name in ("realised", "burn", "accuracy"):
+            assert ">00:05<" in _svg(page, name)
 
 
 def test_a_client_is_edited_and_the_plan_the_link_and_the_file_follow(
@@ -448,7 +494,7 @@ def test_hostile_names_of_a_run_are_text(serve: Serve, page_of: Open, tmp_path: 
         do_rounds(run, plan, 0, 2)
         run.log(HOSTILE[1], level="warning", slot=1)
         page = page_of(serve(tmp_path), "run", script=HIDE)
-        page.wait_for_selector("#burn svg")
+        page.wait_for_selector("#burn canvas")
         assert HOSTILE[1] in page.text_content("#log")
         run.set_status("done")
         _until(page, lambda: page.title().startswith("Done: "))

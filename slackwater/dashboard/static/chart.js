@@ -21,7 +21,7 @@ const shown = (value) => (Math.abs(value) >= 10000 ? value.toLocaleString("en", 
 
 const look = (one) => `line ${one.kind}${one.dashed ? " dashed" : ""}${one.under ? " under" : ""}`;
 
-/** series: [{name, points: [[x, y]], kind: "c0", dashed, dots}]; here: a point to mark; xTicks: where the x axis has marks; xSpan: its ends. */
+/** series: [{name, points: [[x, y]], kind: "c0", dashed, dots}]; here: a point to mark; xTicks(pixels of 1): where the x axis has marks; xSpan: its ends. */
 export function lineChart(box, { series, x, y, here = null, zero = false, xTicks = null, xSpan = null, height = 250, wide = Math.max(300, box.clientWidth || 420), yFormat = shown, xFormat = shown }) {
   const all = series.flatMap((one) => one.points).concat(here ? [here] : []).filter(([a, b]) => Number.isFinite(a) && Number.isFinite(b));
   if (!all.length) { box.replaceChildren(); box.textContent = "Nothing to draw yet."; return; }
@@ -39,7 +39,7 @@ export function lineChart(box, { series, x, y, here = null, zero = false, xTicks
   const px = (value) => edge.left + (value - x0) / (x1 - x0) * (wide - edge.left - edge.right);
   const py = (value) => height - edge.bottom - (value - y0) / (y1 - y0) * (height - edge.top - edge.bottom);
   const root = svg("svg", { viewBox: `0 0 ${wide} ${tall}`, role: "img", "aria-label": `${y.toString()} against ${x}: ${series.map((s) => s.name).join(", ")}` });
-  for (const at of xTicks?.filter((one) => one >= x0 && one <= x1) ?? ticks(x0, x1, Math.max(4, Math.floor(wide / 90)))) {
+  for (const at of xTicks?.((wide - edge.left - edge.right) / (x1 - x0)).filter((one) => one >= x0 && one <= x1) ?? ticks(x0, x1, Math.max(4, Math.floor(wide / 90)))) {
     root.append(svg("path", { class: "axis", d: `M${px(at)} ${edge.top}V${height - edge.bottom}` }));
     const label = svg("text", { x: px(at), y: height - edge.bottom + 15, "text-anchor": "middle" });
     label.textContent = xFormat(at);

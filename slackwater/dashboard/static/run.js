@@ -2,9 +2,10 @@
 import { $, ask, el, figure, fill, kilograms, legend, local, metricName, onTheme, percent, printable, scored, scoreTick, showTrouble, slotTime, unpacked } from "./base.js";
 import { exports } from "./export.js";
 import { Grid, gridColours, gridShades } from "./grid.js";
-import { lineChart } from "./chart.js";
+import { Curves } from "./curves.js";
 
 const MOST_NAMES = 12, AGAIN_MS = 5000, RESUMED_MS = 20000, HIDDEN_MS = 10000, BASELINE_MS = 2000;
+const CURVES = ["accuracy", "loss", "burn"];
 
 /** Return seconds as "2 d 3 h", "3 h 20 min", "4 min 5 s". */
 function duration(seconds) {
@@ -37,7 +38,8 @@ export class RunView {
     let wished = null;
     try { wished = localStorage.getItem("slackwater-notify"); } catch { /* private windows have no storage */ }
     this.notifying(wished === "yes" && window.Notification?.permission === "granted");
-    for (const id of ["accuracy", "loss", "burn"]) exports($(`${id}-export`), id, { picture: () => $(id).querySelector("svg"), rows: () => this.table() });
+    this.curves = Object.fromEntries(CURVES.map((id) => [id, new Curves($(id))]));
+    for (const id of CURVES) exports($(`${id}-export`), id, { picture: () => this.curves[id].picture(), rows: () => this.table() });
     exports($("realised-export"), "realised", { picture: () => this.grid.picture(), rows: () => this.schedule() });
     setInterval(() => this.countdown(), 1000);
     legend($("run-legend"), [["trains", "trained as planned"], ["pending", "planned, not reached yet"], ["missed", "planned, did not train"], ["extra", "trained, not planned"], ["superseded", "only in the first plan"], ["scale", "neither; more orange: higher intensity"]]);
@@ -77,7 +79,7 @@ export class RunView {
   }
 
   shown(yes) {
-    for (const id of ["run-tiles", "run-charts", "run-cards", "realised-title", "run-legend", "realised-export", "realised", "run-progress", "run-report"]) $(id).hidden = !yes;
+    for (const id of ["run-tiles", "run-charts", "run-charts-note", "run-cards", "realised-title", "run-legend", "realised-export", "realised", "run-progress", "run-report"]) $(id).hidden = !yes;
   }
 
   /** Follow the run, unless the tab is hidden: a browser allows only six connections to a server. */
@@ -195,15 +197,15 @@ export class RunView {
   }
 
   charts() {
-    const { metric, kg_by_round: kg, baseline } = this.state, byKg = $("run-axis").value === "kg", wide = $("burn").clientWidth || 420;
-    const time = { x: this.problem.start ? "time, UTC" : "slot", xSpan: [0, this.slots], xTicks: this.grid.ticks(wide / (1.25 * this.slots)), xFormat: (slot) => (this.problem.start ? slotTime(this.problem, slot, true) : String(slot)) };
+    const { metric, kg_by_round: kg, baseline } = this.state, byKg = $("run-axis").value === "kg", named = (short) => (slot) => (this.problem.start ? slotTime(this.problem, slot, short) : String(slot));
+    const time = { x: this.problem.start ? "time, UTC" : "slot", xSpan: [0, this.slots], xTicks: (pixels) => this.grid.ticks(pixels), xFormat: named(true), xTell: named(false) };
     const name = metricName(metric), across = byKg ? { x: "kg CO2e, as settled" } : time;
     $("score-title").textContent = name;
     $("loss-by").textContent = byKg ? "by kg CO2e, as settled" : "by time";
     const curve = (read) => this.rounds.map((r, i) => [byKg ? kg[i] : r.slot, read(r)]).filter(([, value]) => value != null);
     const beside = (at) => (baseline?.rounds.length ? [{ name: "no slack, same budget", points: baseline.rounds.map((r) => [byKg ? r[1] : r[0], r[at]]).filter(([, value]) => value != null), kind: "c2", dashed: true, dots: true }] : []);
-    lineChart($("accuracy"), { series: [{ name: "this run", points: curve((r) => r.score), kind: "c0", dots: true }, ...beside(3)], y: metricName(metric, metric.unit), yFormat: scoreTick(metric), ...across });
-    lineChart($("loss"), { series: [{ name: "this run", points: curve((r) => r.loss), kind: "c0", dots: this.rounds.length < 60 }, ...beside(2)], y: "mean loss of the clients", ...across });
+    this.curves.accuracy.show({ series: [{ name: "this run", points: curve((r) => r.score), kind: "c0", dots: true }, ...beside(3)], y: metricName(metric, metric.unit), yFormat: scoreTick(metric), ...across });
+    this.curves.loss.show({ series: [{ name: "this run", points: curve((r) => r.loss), kind: "c0", dots: this.rounds.length < 60 }, ...beside(2)], y: "mean loss of the clients", ...across });
     const { budget_kg: budget, expected_kg, first_plan_kg: first, in_force: force, decided_slots: decided, spent_by_slot: spent } = this.state;
     const { planned_kg: planned, busy_slots: busy } = this.fixed, { slots } = this, top = budget ?? planned.at(-1);
     const left = (sums, at) => [[0, top], ...at.map((slot) => [slot + 1, top - sums[slot]])];
@@ -221,7 +223,8 @@ export class RunView {
     if (reserve) series.push({ name: "reserve", points: [[now, reserve], [slots, reserve]], kind: "c0", dashed: true });
     const { no_slack: without } = this.fixed;
     if (without?.rounds) { let sum = 0; series.push({ name: "no slack (planned)", points: [[0, top], ...without.kg_by_slot.slice(0, without.rounds).map((kg, at) => [at + 1, top - (sum += kg)])], kind: "c4", dashed: true }); }
-    lineChart($("burn"), { series, y: "kg remaining", zero: true, ...time });
+    this.curves.burn.show({ series, y: "kg remaining", zero: true, ...time });
+    for (const id of CURVES) $(`${id}-export`).hidden = !this.curves[id].chart;
     const off = this.state.off_plan_kg;
     const way = off == null ? "" : Math.abs(off) < 1e-9 * (budget ?? 1) ? " So far as planned." : ` So far ${this.kg(Math.abs(off))} kg ${off > 0 ? "more" : "less"} than planned.`;
     const reference = this.state.replans.length ? ` The first plan expected ${this.kg(first)} kg.` : "";
