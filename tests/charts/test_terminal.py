@@ -21,6 +21,7 @@ from slackwater.planning.plan import Plan
 from slackwater.planning.planner import compare, plan
 from slackwater.planning.problem import Problem, Server
 from slackwater.planning.savings import study
+from slackwater.planning.schedule import plan_from_matrix
 
 START = datetime(2022, 1, 1, tzinfo=UTC)
 
@@ -192,6 +193,55 @@ def test_summary_of_an_optimal_plan() -> None:
     assert rows[0] == ["client", "0", "Z0", "2", "1", "0.500", "3.000", "15.0", "%", "2"]
     assert rows[1] == ["client", "1", "Z1", "0", "1", "0.000", "2.000", "10.0", "%", "4"]
     assert rows[2] == ["client", "2", "Z2", "4", "1", "1.000", "15.000", "75.0", "%", "0"]
+
+
+def line_of(made: Plan, name: str) -> str:
+    """Return one line of the answer, without line breaks."""
+    words = [" ".join(line.split()) for line in shown(plan_answer(made), width=400).splitlines()]
+    (found,) = [line for line in words if line.startswith(f"{name} ")]
+    return found
+
+
+def test_what_the_plan_saves_and_what_the_budget_pays_without_slack() -> None:
+    late = Problem.from_costs([[3.0, 1.0, 1.0], [2.0, 2.0, 1.0]], rounds=1, slack=2, budget_kg=5.0)
+    made = plan_from_matrix(late, [[0, 1, 1], [0, 0, 1]], end=2)  # 3 kg; at once 3 + 1 and 2 kg
+    assert line_of(made, "Saves") == (
+        "Saves 3 kg (50.0 %): the run emits 3 of 5 kg CO2e; the same work at once emits 6 kg. Without slack the budget pays 2 "
+        "client-rounds, here 3."
+    )
+    poor = replace(made, problem=late.with_settings(budget_kg=3.0))
+    assert line_of(poor, "Saves").endswith("Without slack the budget pays no round.")
+    early = plan_from_matrix(late.with_settings(budget_kg=9.0), [[1, 0, 1], [1, 0, 1]], end=2)
+    assert line_of(early, "Saves").startswith("Saves 1 kg (12.5 %): ")
+    worse = Problem.from_costs([[1.0, 3.0]], rounds=1, slack=1, budget_kg=5.0)
+    assert "Saves nothing: " in line_of(plan_from_matrix(worse, [[0, 1]], end=1), "Saves")
+    assert "Waiting costs 2 kg here." in line_of(plan_from_matrix(worse, [[0, 1]], end=1), "Saves")
+
+
+def test_up_to_eight_clients_are_named_and_of_more_the_extremes() -> None:
+    def trains(count: int) -> str:
+        costs = np.ones((count, count + 1))
+        rows = Problem.from_costs(costs, names=[f"c{i}" for i in range(count)], rounds=1, slack=count, budget_kg=999.0)
+        matrix = np.tri(count, count + 1, dtype=int)  # client i trains in i + 1 slots, and in the window
+        matrix[:, -1] = 1
+        return line_of(plan_from_matrix(rows, matrix, end=count), "Trains")
+
+    assert trains(8).endswith(": " + ", ".join(f"c{i} {i + 2}" for i in range(7, -1, -1)) + ".")
+    assert trains(9).endswith(": c8 10, c7 9, c6 8, .., c2 4, c1 3, c0 2.")
+
+
+def test_the_end_is_told_in_the_scenarios_time_zone() -> None:
+    made = hand_made(SMALL, end=3)
+    assert line_of(made, "Ends") == "Ends Sat 01 Jan 2022, 05:00 UTC, 1 h before the latest end."
+    there = replace(made, problem=made.problem.with_settings(time_zone="Asia/Tokyo"))
+    assert line_of(there, "Ends") == "Ends Sat 01 Jan 2022, 14:00 Asia/Tokyo, 1 h before the latest end."
+
+
+@pytest.mark.parametrize("slots", range(20, 60))
+def test_the_title_of_the_time_axis_is_never_cut(slots: int) -> None:
+    made = hand_made([[1] * slots, [1] * slots], end=slots - 2)
+    lines = shown(plan_heatmap(made, 48), 48).splitlines()
+    assert any("(UTC, 2022)" in line for line in lines)
 
 
 def test_summary_says_what_is_not_proved_and_what_is_synthetic() -> None:
