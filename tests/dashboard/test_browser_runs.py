@@ -20,6 +20,7 @@ from report_runs import IN_FORCE, START, replanned
 from reverse_proxy import proxied
 
 import slackwater as sw
+from slackwater.dashboard.jobs import Job
 from slackwater.dashboard.server import Dashboard
 from slackwater.ledger.journal import Attempt
 from slackwater.ledger.run import Run
@@ -446,6 +447,22 @@ def test_a_token_a_saved_scenario_and_a_run_started_from_the_page(serve: Serve, 
             if job.process is not None:
                 job.process.kill()
             job.done.wait(30)
+
+
+def test_started_runs_say_how_they_ended(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    server = serve(scenario(tmp_path), token="t", writable=True)
+    codes = {"run": 0, "run-2": 1, "run-3": -9, "run-4": None}
+    jobs = [Job(kind="train", folder=tmp_path / name, commands=[], exit_code=code) for name, code in codes.items()]
+    for job in jobs:
+        job.folder.mkdir()
+        if job.exit_code is not None:
+            job.done.set()
+    (tmp_path / "run-2" / "dashboard.log").write_text("error: The disk is full.\n")
+    server.jobs._jobs += jobs
+    page = page_of(server)
+    _until(page, lambda: page.locator("#edit-jobs li").count() == 4)
+    told = [text.strip() for text in page.locator("#edit-jobs li").all_text_contents()]
+    assert told == ["run-4: starting.", "run-3: killed.", "run-2: failed. error: The disk is full.", "run: ended."]
 
 
 def test_the_page_works_below_a_path_prefix(serve: Serve, page_of: Open, tmp_path: Path) -> None:

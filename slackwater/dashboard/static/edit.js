@@ -162,7 +162,7 @@ export class EditPanel {
     $("edit-jobs").replaceChildren(...jobs.map((one) => {
       const failed = one.ended && one.exit_code !== 0, watch = el("button", { type: "button" }, "Watch");
       watch.addEventListener("click", () => this.watch(one.run));
-      return el("li", { class: failed ? "error" : "info" }, `${printable(one.folder)}: ${failed ? "failed" : one.ended ? "ended" : one.begun ? "running" : "starting"}. `, ...(one.begun ? [watch] : []), ...(failed ? [el("pre", {}, one.last_words.split("\n").slice(-6).map(printable).join("\n"))] : []));
+      return el("li", { class: failed ? "error" : "info" }, `${printable(one.folder)}: ${one.exit_code < 0 ? "killed" : failed ? "failed" : one.ended ? "ended" : one.begun ? "running" : "starting"}. `, ...(one.begun ? [watch] : []), ...(failed ? [el("pre", {}, one.last_words.split("\n").slice(-6).map(printable).join("\n"))] : []));
     }));
     if (jobs.some((one) => !one.ended)) this.waiting = setTimeout(() => this.jobs(), AGAIN_MS);
   }
