@@ -249,8 +249,8 @@ export class RunView {
     const { by_intensity: kinds, settled, unplanned } = state.charges, lines = [], causes = Object.entries(state.figures.by_cause_kg);
     if (causes.length > 1) lines.push(el("li", {}, `By cause: ${causes.map(([cause, kg]) => `${cause} ${kilograms(kg)} kg`).join(", ")}.`));
     if (state.figures.unsettled_kg) lines.push(el("li", {}, `${kilograms(state.figures.unsettled_kg)} kg are not settled yet: they are charged at an upper bound or a forecast.`));
-    for (const [kind, { lines: count, kg }] of Object.entries(kinds)) lines.push(el("li", {}, `${count} ledger lines at ${kind} intensity, ${kilograms(kg)} kg.`));
-    for (const [kind, { lines: count, kg }] of Object.entries(settled)) lines.push(el("li", {}, `${count} ${kind}${count === 1 ? "" : "s"}, in total ${kg >= 0 ? "+" : "−"}${kilograms(Math.abs(kg))} kg.`));
+    for (const [kind, { lines: count, kg }] of Object.entries(kinds)) lines.push(el("li", {}, `${count.toLocaleString("en")} ledger lines at ${kind} intensity, ${kilograms(kg)} kg.`));
+    for (const [kind, { lines: count, kg }] of Object.entries(settled)) lines.push(el("li", {}, `${count.toLocaleString("en")} ${kind}${count === 1 ? "" : "s"}, in total ${kg >= 0 ? "+" : "−"}${kilograms(Math.abs(kg))} kg.`));
     if (unplanned.lines) lines.push(el("li", { class: "warning" }, `${unplanned.lines} unplanned ledger lines, ${kilograms(unplanned.kg)} kg.`));
     const last = state.replans[0];
     lines.push(el("li", {}, last?.reserve_kg != null ? `${kilograms(last.reserve_kg)} kg in reserve since slot ${last.slot}, for forecast errors.` : "This run records no reserve."));
