@@ -334,6 +334,12 @@ class Traces(Viewed):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "start", utc(self.start, "start"))
+        try:
+            object.__setattr__(self, "intensity", np.asarray(self.intensity, dtype=np.float64))
+        except (TypeError, ValueError):
+            raise DataError(
+                "Intensity must be numbers, with one row for each zone and one column for each slot."
+            ) from None
         if self.intensity.ndim != 2 or self.intensity.shape[0] != len(self.zones):
             raise DataError(
                 f"{len(self.zones)} zones are named but the intensity has the shape {self.intensity.shape}; give one "

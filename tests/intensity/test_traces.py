@@ -117,6 +117,18 @@ def test_only_finite_intensity_that_is_not_negative(value: float) -> None:
         traces(intensity=np.full((2, 6), value))
 
 
+def test_lists_are_an_array_and_grams_or_a_single_number_are_an_error() -> None:
+    assert traces(intensity=[[0.08] * 3, [0.3] * 3]).intensity.dtype == np.float64
+    with pytest.raises(DataError, match=r"an intensity of 300 kg/kWh is above any grid .* g/kWh: divide by 1000"):
+        traces(intensity=[[80] * 3, [300] * 3])
+    with pytest.raises(
+        DataError, match=r"2 zones are named but the intensity has the shape \(\); give one row for each"
+    ):
+        traces(intensity=80)
+    with pytest.raises(DataError, match="Intensity must be numbers, with one row"):
+        traces(intensity=[["80 g"], ["x"]])
+
+
 @pytest.mark.parametrize("shape", [(3, 6), (2,)])
 def test_one_row_for_each_zone(shape: tuple[int, ...]) -> None:
     with pytest.raises(DataError, match="2 zones are named"):
