@@ -220,6 +220,7 @@ _MOST_NAMES = 200
 _SILENT_S = 120.0
 _GONE = "The process of this run is gone; nothing trains."
 _STOPPED = "Stopped."
+_QUIET = "Its status is running, but nothing was written for two minutes. Was it killed?"
 _STATUS = {
     "running": "Running.",
     "stopped": _STOPPED,
@@ -304,14 +305,19 @@ class RunReader:
             return {"label": self.label, **self._stands(db, str(row[0])), "spent_kg": spent_kg, "budget_kg": row[1]}
 
     def _stands(self, db: sqlite3.Connection, status: str) -> dict[str, Any]:
-        """Return the status, why a run failed, and whether the process of a run that should be running is gone."""
-        gone = status == "running" and is_written(self.path.parent) is False
-        sentence = _GONE if gone else _STATUS.get(status, status)
-        if sentence in (_GONE, _STOPPED):
+        """Return the status, why a run failed, and whether the process of a run that should be running is gone.
+
+        A run on another machine may be gone if it is quiet for long; one on this machine is known to wait for its slots.
+        """
+        alive = is_written(self.path.parent) if status == "running" else True
+        gone, silent_s = alive is False, max(0.0, time.time() - written_at(self.path))
+        quiet = alive is None and silent_s > _SILENT_S
+        sentence = _GONE if gone else _QUIET if quiet else _STATUS.get(status, status)
+        if sentence in (_GONE, _STOPPED, _QUIET):
             sentence += f' Continue with "slackwater resume {shlex.quote(self.path.parent.name)}".'
         elif status == "failed" and (reason := _last_error(db)):
             sentence = f"Failed: {reason}"
-        return {"status": status, "gone": gone, "sentence": sentence}
+        return {"status": status, "gone": gone, "quiet": quiet, "silent_s": round(silent_s, 1), "sentence": sentence}
 
     def _read_rounds(self, db: sqlite3.Connection) -> None:
         assert self._plan is not None
@@ -352,7 +358,6 @@ class RunReader:
         in_force = ledger.in_force(plan, done=status == "done", spent_kg=ledger.ledger.spent_kg())
         figures = ledger.figures(in_force)
         done = self.rounds[-1]["slot"] if self.rounds else -1
-        silent = max(0.0, time.time() - written_at(self.path))
         budget_kg, events, spent = self._fixed["budget_kg"], _events(db), _spent_by_slot(ledger)
         with damage(self.path):
             coming = self._coming(plan, done, journal)
@@ -361,8 +366,6 @@ class RunReader:
             "label": self.label,
             "kind": self._fixed["kind"],
             **self._stands(db, status),
-            "silent_s": round(silent, 1),
-            "quiet": status == "running" and silent > _SILENT_S,
             "figures": figures.to_dict(),
             "spent_kg": figures.spent_kg,
             "budget_kg": budget_kg,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -73,8 +75,15 @@ def test_a_process_that_is_gone_is_told_and_counts_as_a_change(tmp_path: Path) -
         assert (brief["status"], brief["gone"]) == ("running", True)
         assert brief["spent_kg"] == state["spent_kg"]
         lock.write_text(f"{dead.pid} another-machine\n")  # nobody can know
-        assert not reader.look()["gone"]
+        assert (reader.look()["gone"], reader.look()["quiet"]) == (False, False)
+        long_ago = time.time() - 3600
+        for file in tmp_path.glob("run.db*"):
+            os.utime(file, (long_ago, long_ago))
+        state = reader.look()
+        assert (state["gone"], state["quiet"]) == (False, True)
+        assert "Was it killed? Continue with" in state["sentence"]
         lock.write_text(own)
+        assert reader.look()["sentence"] == "Running."  # it waits for its slot, for hours if need be
         run.set_status("done")
         assert not reader.look()["gone"]
 

@@ -138,7 +138,7 @@ export class RunView {
       if (state.status !== "done" || state.baseline?.trains) this.retry = setTimeout(() => this.follow(), state.baseline?.trains ? BASELINE_MS : RESUMED_MS);
     }
     this.ended(state);
-    $("live").textContent = state.status === "running" && !state.gone ? (state.quiet ? "No change for two minutes." : "Following the run.") : "";
+    $("live").textContent = state.status === "running" && !state.gone ? "Following the run." : "";
     // A re-planned run, or one by an online policy, has no fixed number of rounds: its progress is counted in slots.
     const anew = state.replans.length > 0 || !state.rounds_planned;
     const share = state.status === "done" ? 1 : anew ? state.reached_slots / state.slots : state.rounds_done / state.rounds_planned;
@@ -153,7 +153,7 @@ export class RunView {
     const last = this.rounds.filter((r) => r.score != null).at(-1);
     $("run-kind").textContent = this.fixed.about;
     $("run-kind").className = `kind ${state.kind}`;
-    $("run-status").textContent = `${state.sentence} Round ${this.counted}, ${kilograms(state.spent_kg)} of ${kilograms(state.budget_kg)} kg spent${last ? `, ${printable(state.metric.name)} ${scored(state.metric, last.score)}` : ""}.${state.quiet && !state.gone ? " Its status is running, but nothing was written for two minutes. If it was killed, continue with: slackwater resume." : ""}${state.shortened ? " Only the first rounds are shown." : ""}${this.fixed.synthetic ? " Synthetic intensity." : ""}`;
+    $("run-status").textContent = `${state.sentence} Round ${this.counted}, ${kilograms(state.spent_kg)} of ${kilograms(state.budget_kg)} kg spent${last ? `, ${printable(state.metric.name)} ${scored(state.metric, last.score)}` : ""}.${state.shortened ? " Only the first rounds are shown." : ""}${this.fixed.synthetic ? " Synthetic intensity." : ""}`;
     $("run-status").classList.toggle("infeasible", state.gone || ["failed", "diverged"].includes(state.status));
     this.draw();
   }
