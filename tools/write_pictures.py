@@ -114,7 +114,7 @@ def plan_views(browser: Any, address: str) -> None:
 def settled(page: Any) -> None:
     """Wait for the plan with its metrics: settings and end times are compared."""
     page.wait_for_selector("#metrics:not(.stale) dt", state="attached")
-    page.wait_for_selector("#front:not(.stale) svg", state="attached")
+    page.wait_for_selector("#front:not(.stale)[aria-label]", state="attached")
 
 
 def run_view(browser: Any, scenario: Path, out: Path) -> None:

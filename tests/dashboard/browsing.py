@@ -12,7 +12,7 @@ PATIENCE = 200
 def settled(page: Any) -> None:
     """Wait for the plan with its metrics and front."""
     page.wait_for_selector("#metrics:not(.stale) dt", state="attached")
-    page.wait_for_selector("#front:not(.stale) svg", state="attached")
+    page.wait_for_selector("#front:not(.stale)[aria-label]", state="attached")
 
 
 def slide(page: Any, slider: str, value: int) -> None:

@@ -33,7 +33,7 @@ def _pixels(page: Any, selector: str = "#schedule canvas") -> str:
 
 def _settled(page: Any) -> None:
     page.wait_for_selector("#metrics:not(.stale) dt", state="attached")
-    page.wait_for_selector("#front:not(.stale) svg", state="attached")
+    page.wait_for_selector("#front:not(.stale)[aria-label]", state="attached")
 
 
 def _slide(page: Any, slider: str, value: int) -> None:

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 from browsing import download, settled, slide, tile
-from made import HOSTILE, SCENARIO, hostile_plan, scenario
+from made import HOSTILE, SCENARIO, do_rounds, hostile_plan, scenario, small_plan, start_run
 
 import slackwater as sw
 from slackwater.dashboard.server import Dashboard
@@ -260,3 +260,46 @@ def test_an_end_in_another_time_zone_names_the_moment_in_utc_too(serve: Serve, p
     assert f"{ends.day} {ends:%b %Y, %H:%M} UTC" in tile(page, "ends")
     box = page.locator("#finish").bounding_box()
     assert box["width"] > 300, "date and time of day fit"
+
+
+def test_a_chart_of_a_run_has_a_crosshair_zoom_and_lines_to_hide_and_keeps_them_as_the_run_goes_on(
+    serve: Serve, page_of: Open, tmp_path: Path
+) -> None:
+    plan = small_plan(slots=24)
+    with start_run(tmp_path / "run", plan) as run:
+        do_rounds(run, plan, 0, 4)
+        page = page_of(serve(tmp_path), "run", wide=1440)
+        over = page.wait_for_selector("#burn .u-over")
+        legend = page.locator("#burn .u-legend .u-series")
+
+        def at_the_left() -> str:
+            box = over.bounding_box()
+            page.mouse.move(box["x"] + 30, box["y"] + 30)
+            page.mouse.move(box["x"] + 2, box["y"] + 30)
+            return str(legend.first.locator(".u-value").text_content())
+
+        first = at_the_left()
+        assert [legend.nth(at).locator(".u-value").text_content() for at in (1, 2)] != ["–", "–"], "every line is read"
+        box = over.bounding_box()
+        page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 30)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 30, steps=4)
+        page.mouse.up()
+        zoomed = at_the_left()
+        assert zoomed != first
+        name = legend.nth(1).locator("th")
+        name.focus()
+        page.keyboard.press("Enter")
+        assert name.get_attribute("aria-pressed") == "false"
+        done = page.get_attribute("#run-progress", "value")
+        do_rounds(run, plan, 4, 2)
+        page.wait_for_function(
+            "(before) => document.getElementById('run-progress').value > before + 0.05", arg=float(done)
+        )
+        page.wait_for_timeout(300)
+        assert legend.nth(1).locator("th").get_attribute("aria-pressed") == "false"
+        assert at_the_left() == zoomed
+        box = over.bounding_box()
+        page.mouse.dblclick(box["x"] + 50, box["y"] + 30)
+        assert at_the_left() == first
+        assert page.get_attribute("#burn", "aria-label").startswith("kg remaining against time")

@@ -293,7 +293,7 @@ def test_the_keyboard_alone_reaches_and_works_everything(serve: Serve, page_of: 
     page = page_of(serve(scenario(tmp_path)))
     settled(page)
     seen: list[str] = []
-    for _ in range(60):
+    for _ in range(80):
         page.keyboard.press("Tab")
         seen.append(
             page.evaluate(

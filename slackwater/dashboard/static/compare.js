@@ -1,6 +1,6 @@
 // The Compare view: plans and runs side by side, against a baseline, and where two schedules differ.
 import { $, ask, colour, el, figure, kilograms, metricName, onTheme, percent, printable, scored, scoreTick, shortened, showTrouble, slotIso, slotTime, unpacked } from "./base.js";
-import { lineChart } from "./chart.js";
+import { Curves } from "./curves.js";
 import { exports } from "./export.js";
 import { Grid, gridColours } from "./grid.js";
 
@@ -32,9 +32,10 @@ export class CompareView {
     $("baseline").addEventListener("change", () => { this.base = $("baseline").value; this.draw(); noted(); });
     $("difference").addEventListener("change", () => { this.other = $("difference").value; this.differ(); noted(); });
     this.grid = new Grid($("differences"), "Where two schedules differ, clients by hour", (client, slot) => this.tell(client, slot));
+    this.curves = new Curves($("curves"));
     exports($("compare-export"), "compare", { rows: () => this.table });
     exports($("differences-export"), "difference", { notes: () => [`${this.pair.other.label}, against ${this.pair.base.label}`], picture: () => this.grid.picture(), rows: () => this.changes() });
-    exports($("curves-export"), "score", { picture: () => $("curves").querySelector("svg"), rows: () => [["plan or run", "kg CO2e spent", "score"], ...this.columns.flatMap((one) => (one.run?.curve ?? []).map((point) => [one.label, ...point]))] });
+    exports($("curves-export"), "score", { picture: () => this.curves.picture(), rows: () => [["plan or run", "kg CO2e spent", "score"], ...this.columns.flatMap((one) => (one.run?.curve ?? []).map((point) => [one.label, ...point]))] });
     onTheme(() => this.draw());
   }
 
@@ -118,7 +119,7 @@ export class CompareView {
     const metrics = columns.filter((one) => one.run?.curve?.length).map((one) => one.run.metric), alike = metrics.every((one) => one.name === metrics[0].name);
     // Scores by different metrics share no axis: then only the table compares the runs.
     $("curves-box").hidden = !curves.length || !alike;
-    if (curves.length && alike) lineChart($("curves"), { series: curves, x: "kg CO2e spent", y: metricName(metrics[0], metrics[0].unit), height: 300, yFormat: scoreTick(metrics[0]) });
+    if (curves.length && alike) this.curves.show({ series: curves, x: "kg CO2e spent", y: metricName(metrics[0], metrics[0].unit), yFormat: scoreTick(metrics[0]) });
     this.differ();
   }
 

@@ -1,4 +1,4 @@
-// A chart of a run that grows as the run goes on, with uPlot: crosshair, zoom, and a legend that hides lines.
+// A chart that grows as a run goes on, with uPlot: crosshair, zoom, and a legend that hides lines.
 import { css, el, onTheme } from "./base.js";
 import { lineChart } from "./chart.js";
 import uPlot from "./vendor/uplot.js";
@@ -14,6 +14,30 @@ function known(values, at) {
   return before < 0 || after === values.length ? at : at - before <= after - at ? before : after;
 }
 
+/** Let the keyboard use the legend too, and return the chart. */
+export function pressable(chart) {
+  chart.root.querySelectorAll(".u-legend .u-series").forEach((row, at) => {
+    const name = row.querySelector("th"), say = () => name.setAttribute("aria-pressed", String(chart.series[at].show));
+    if (!at) return; // the x axis
+    name.tabIndex = 0;
+    name.setAttribute("role", "button");
+    name.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); name.click(); } });
+    name.addEventListener("click", say);
+    say();
+  });
+  return chart;
+}
+
+/** Draw a ring around a point. */
+function ring(chart, [x, y]) {
+  const { ctx: g } = chart;
+  g.beginPath();
+  g.arc(chart.valToPos(x, "x", true), chart.valToPos(y, "y", true), 6 * devicePixelRatio, 0, 7);
+  Object.assign(g, { fillStyle: css("paper"), strokeStyle: css("ink"), lineWidth: 2.5 * devicePixelRatio });
+  g.fill();
+  g.stroke();
+}
+
 export class Curves {
   constructor(box) {
     Object.assign(this, { box, off: new Set(), span: null, chart: null, made: "" });
@@ -25,6 +49,8 @@ export class Curves {
   show(data) {
     if (data.x !== this.data?.x) this.span = null;
     this.data = data;
+    this.box.setAttribute("role", "group");
+    this.box.setAttribute("aria-label", `${data.y} against ${data.x}: ${data.series.map((one) => one.name).join(", ")}`);
     this.draw();
   }
 
@@ -45,9 +71,7 @@ export class Curves {
     else if (made !== this.made) {
       this.chart?.destroy();
       this.box.replaceChildren();
-      this.chart = new uPlot(this.options(wide), values, this.box);
-      this.box.setAttribute("role", "img");
-      this.box.setAttribute("aria-label", `${data.y} against ${data.x}: ${data.series.map((one) => one.name).join(", ")}`);
+      this.chart = pressable(new uPlot(this.options(wide), values, this.box));
     } else this.chart.setData(values, false);
     this.made = made;
     if (some) this.zoom(this.span);
@@ -73,7 +97,7 @@ export class Curves {
         { ...axis, label: y, size: (_, ticks) => 12 + LETTER * Math.max(0, ...(ticks ?? []).map((text) => text.length)), values: (_, ticks) => ticks.map(named) }],
       series: [{ label: x, value: (_, v) => (v == null ? "–" : (xTell ?? short)(v)) },
         ...series.map(({ name, kind, dashed, under, dots }) => ({ label: name, show: !this.off.has(name), stroke: ink(kind) + (under ? "73" : ""), width: under ? 6 : 2, dash: dashed ? [6, 5] : undefined, spanGaps: true, points: { show: Boolean(dots), size: 7, fill: ink(kind) }, value: (_, v) => (v == null ? "–" : named(v)) }))],
-      hooks: { setSelect: [(chart) => this.selected(chart)], setSeries: [(chart, at, { show }) => { if (at && show != null) this.off[show ? "delete" : "add"](chart.series[at].label); }] },
+      hooks: { draw: [(chart) => this.data.here && ring(chart, this.data.here)], setSelect: [(chart) => this.selected(chart)], setSeries: [(chart, at, { show }) => { if (at && show != null) this.off[show ? "delete" : "add"](chart.series[at].label); }] },
     };
   }
 

@@ -1,6 +1,7 @@
 // Intensity, power and kg by hour, below the schedule: one time axis, cursor and zoom for all.
 import { css, el, onTheme, slotIso, slotTime } from "./base.js";
 import { lineChart } from "./chart.js";
+import { pressable } from "./curves.js";
 import { stacked } from "./export.js";
 import uPlot from "./vendor/uplot.js";
 
@@ -106,7 +107,7 @@ export class HourCharts {
     this.charts = kinds.map(([title, lines], at) => {
       const holder = el("div", { class: "hour-chart", role: "img", "aria-label": `${title} by hour` });
       this.box.append(el("h2", {}, title), holder);
-      return new uPlot(this.options(lines, at), [slots, ...lines.map(([, values]) => values)], holder);
+      return pressable(new uPlot(this.options(lines, at), [slots, ...lines.map(([, values]) => values)], holder));
     });
     this.follow();
   }
@@ -152,7 +153,7 @@ export class HourCharts {
   picture() {
     return stacked(this.kinds().map(([title, lines]) => {
       const box = el("div"), steps = (values) => values.flatMap((value, slot) => [[slot, value ?? NaN], [slot + 1, value ?? NaN]]);
-      lineChart(box, { series: lines.map(([name, values, ink]) => ({ name, points: steps(values), kind: KINDS[ink] })), x: "", y: title, zero: true, height: 180, wide: 1000, xTicks: this.grid.ticks(930 / this.slots), xFormat: (slot) => slotTime(this.problem, slot, true) });
+      lineChart(box, { series: lines.map(([name, values, ink]) => ({ name, points: steps(values), kind: KINDS[ink] })), x: "", y: title, zero: true, height: 180, wide: 1000, xTicks: (pixels) => this.grid.ticks(pixels), xFormat: (slot) => slotTime(this.problem, slot, true) });
       return box.firstChild;
     }));
   }

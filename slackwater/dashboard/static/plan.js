@@ -3,7 +3,7 @@ import { $, ask, figure, fill, kilograms, legend, onTheme, percent, printable, s
 import { exports } from "./export.js";
 import { Grid, gridColours, gridShades } from "./grid.js";
 import { HourCharts } from "./hours.js";
-import { lineChart } from "./chart.js";
+import { Curves } from "./curves.js";
 import { tellCell } from "./why.js";
 
 const REST_MS = 120;
@@ -26,10 +26,11 @@ export class PlanView {
     this.hours = new HourCharts($("hours"), this.grid, () => this.noted(), (slot) => { this.slot = slot; });
     $("finish").addEventListener("change", () => this.finish());
     $("zoom-out").addEventListener("click", () => this.hours.zoom(null));
+    this.curve = new Curves($("front"));
     const notes = () => [`${this.problem.label}: ${$("plan-status").textContent}`, $("origin").textContent];
     exports($("schedule-export"), "schedule", { notes, picture: () => this.grid.picture(), rows: () => this.table() });
     exports($("hours-export"), "hours", { notes, picture: () => this.hours.picture(), rows: () => this.hours.rows() });
-    exports($("front-export"), "front", { notes, picture: () => $("front").querySelector("svg"), rows: () => [["budget_kg", "objective", "emissions_kg"], ...this.front[0].points.map((p) => [p.budget_kg, p.objective, p.emissions_kg])] });
+    exports($("front-export"), "front", { notes, picture: () => this.curve.picture(), rows: () => [["budget_kg", "objective", "emissions_kg"], ...this.front[0].points.map((p) => [p.budget_kg, p.objective, p.emissions_kg])] });
     for (const [id, factor] of [["zoom-in", 0.5], ["zoom-less", 2]]) $(id).addEventListener("click", () => this.grid.zoomBy(factor));
     for (const id of ["advanced", "optimiser"]) $(id).addEventListener("toggle", () => this.noted());
     $("optimiser").addEventListener("toggle", () => { if ($("optimiser").open && this.front) this.drawFront(...this.front); });
@@ -289,7 +290,8 @@ export class PlanView {
       this.bits = null;
       this.tiles(null);
       for (const id of ["totals", "metrics"]) $(id).replaceChildren();
-      $("front").replaceChildren();
+      this.curve.show({ series: [], x: "", y: "" });
+      $("front-export").hidden = true;
       $("front-note").textContent = "";
       this.plan = null;
       this.draw();
@@ -378,7 +380,8 @@ export class PlanView {
   drawFront(front, plan) {
     const points = front.points.map((p) => [p.budget_kg, p.objective]);
     this.front = [front, plan];
-    lineChart($("front"), { series: [{ name: `at s = ${front.end}`, points, kind: "c0", dots: true }], here: [plan.budget_kg, plan.objective], x: "budget, kg CO2e", y: "objective", height: 260 });
+    this.curve.show({ series: [{ name: `at s = ${front.end}`, points, kind: "c0", dots: true }], here: [plan.budget_kg, plan.objective], x: "budget, kg CO2e", y: "objective" });
+    $("front-export").hidden = false;
     $("front-note").textContent = `Every point is ${front.proved ? "the best schedule" : "a good schedule (greedy)"} for its budget at the end time s = ${front.end}; the ring is the displayed plan.`;
     $("front").classList.remove("stale");
   }
