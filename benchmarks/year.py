@@ -2,7 +2,7 @@
 
 python benchmarks/year.py [--quick] [--data FOLDER] [--out FILE.json] [--repeats 5]
 
-The three ways alternate in one process. Process seconds, the least counts. `compare` plans four cells as `plan` does: two alphas, two slacks.
+The three ways alternate in one process. Process seconds, the least counts. `compare` plans four cells as `plan`: two alphas, two slacks.
 """
 
 from __future__ import annotations
