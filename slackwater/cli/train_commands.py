@@ -464,8 +464,12 @@ def partition(task: str, clients: int, chart: Path | None, as_json: bool, **opti
 
 def _counts(task: Task) -> NDArray[np.int64]:
     """Return the number of samples by [client, class], counted from the data, for any task."""
-    labels = [samples.y.detach().cpu().numpy() for samples in task.clients]
-    if any(y.ndim != 1 or y.dtype.kind not in "iu" or y.min(initial=0) < 0 for y in labels):
+    targets = [samples.take(slice(None))[1].detach().cpu().numpy() for samples in task.clients]
+    labels = [y.reshape(-1).astype(np.int64) for y in targets]  # also the 0.0 and 1.0 of a model with one output
+    if any(
+        len(y) != len(given) or y.min(initial=0) < 0 or not np.array_equal(y, given.reshape(-1))
+        for y, given in zip(labels, targets, strict=True)
+    ):
         raise ScenarioError(f"The targets of task {task.name!r} are not classes, so they cannot be counted by class.")
     classes = 1 + max(int(y.max(initial=0)) for y in labels)
     return np.array([np.bincount(y, minlength=classes) for y in labels], dtype=np.int64)

@@ -436,6 +436,33 @@ def test_without_pytorch(args: list[str]) -> None:
 # Who holds what
 
 
+PARTS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import slackwater as sw
+
+def make_task(clients, target=1.0):
+    held = [(torch.ones(4, 2), torch.tensor([[0.0], [target], [target], [0.0]])) for _ in range(clients)]
+    loaders = [DataLoader(TensorDataset(*one)) for one in held]
+    return sw.Task(name="parts", clients=loaders, test=held[0], model=lambda: nn.Linear(2, 1), loss=nn.functional.mse_loss)
+
+def halves(clients):
+    return make_task(clients, 0.5)
+"""
+
+
+def test_partition_of_ones_own_task_with_one_output_and_loaders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("parts.py").write_text(PARTS)
+    found = json.loads(fine("partition", "parts.py:make_task", "--clients", "2", "--json").stdout)
+    assert found["label_counts"] == [[2, 2], [2, 2]]
+    refused = CliRunner().invoke(cli, ["partition", "parts.py:halves", "--clients", "2"])
+    assert "The targets of task 'parts' are not classes" in refused.stderr
+
+
 def test_partition() -> None:
     result = fine("partition", "digits", "--clients", "3", "--beta", "0.3", "--seed", "4", "--chart", "p.png")
     found = json.loads(fine("partition", "digits", "--clients", "3", "--beta", "0.3", "--seed", "4", "--json").stdout)

@@ -75,6 +75,36 @@ def test_cells_of_another_setting_are_not_mixed_in(scenario: Path) -> None:
     assert "the scenario differs" in run("rivals", "s.toml", "--policies", "greed", *QUICK, code=2).stderr
 
 
+TASK = """
+import torch
+from torch import nn
+import slackwater as sw
+
+def make_task(clients, metric="accuracy"):
+    def draw(number):
+        x = torch.randn(40, 3, generator=torch.Generator().manual_seed(number))
+        return x, (x.sum(dim=1, keepdim=True) > 0).float()
+    return sw.Task(
+        name="mine", clients=[draw(number) for number in range(clients)], test=draw(9), model=lambda: nn.Linear(3, 1),
+        loss=nn.functional.binary_cross_entropy_with_logits, metric=metric,
+    )
+
+def other(clients):
+    return make_task(clients, metric="mae")
+"""
+
+
+def test_a_task_of_ones_own_by_its_file(scenario: Path) -> None:
+    (scenario.parent / "mine.py").write_text(TASK)
+    run("rivals", "s.toml", "--task", "mine.py:make_task", "--policies", "greed,no-slack", *QUICK)
+    with open("out/rivals.csv", encoding="utf-8") as file:
+        assert [0 <= float(row["accuracy"]) <= 1 for row in csv.DictReader(file)] == [True, True]
+    other = ("--task", "mine.py:other", "--policies", "greed", "--seeds", "1", "--out", "other")
+    refused = run("rivals", "s.toml", *other, code=2)
+    assert "compares accuracies, but the task 'mine' measures MAE (lower is better)" in refused.stderr
+    assert "sw.compare_methods" in refused.stderr
+
+
 def test_a_method_that_is_not_known_is_a_usage_error(scenario: Path) -> None:
     assert "Did you mean 'fedzero'" in run("rivals", "s.toml", "--policies", "fedzro", code=2).stderr
     assert "name a method" in run("rivals", "s.toml", "--policies", ",", code=2).stderr

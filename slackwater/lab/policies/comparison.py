@@ -23,6 +23,7 @@ from slackwater.lab import store
 from slackwater.lab.policies.registry import PLANNED, split_method
 from slackwater.lab.store import DIVERGED, INFEASIBLE
 from slackwater.ledger.schema import RunKind
+from slackwater.ledger.score import ACCURACY
 from slackwater.planning.metrics import Metrics
 from slackwater.planning.problem import Problem
 
@@ -97,16 +98,22 @@ def train_cell(cell: Cell, problem: Problem, setting: Setting) -> store.Row:
 
     given = {"data": setting.task_data, "model": setting.model}
     takes = training.tasks.option_names(setting.task)
-    task = training.tasks.make(
+    task = training.tasks.make_for(
         setting.task,
-        clients=len(problem.fleet),
+        [str(name) for name in problem.fleet.names],
         seed=cell.seed,
-        **{key: value for key, value in given.items() if value is not None and key in takes},
+        **{key: value for key, value in given.items() if key in takes},
     )
+    if task.label != ACCURACY:
+        raise ScenarioError(
+            f"`rivals` compares accuracies, but the task {task.name!r} measures {task.label.heading}. Compare by any metric in "
+            "Python: sw.compare_methods."
+        )
     budgeted = problem.with_settings(budget_kg=cell.budget_kg)
     found = store.trained(lambda: _measured(_trained(cell, budgeted, task, setting), budgeted))
     if found["status"] == DIVERGED:
-        found["accuracy"] = 1 / len(set(task.test.y.tolist()))  # accuracy of chance: the model diverged
+        targets = task.test.take(slice(None))[1]
+        found["accuracy"] = 1 / len(set(targets.reshape(-1).tolist()))  # accuracy of chance: the model diverged
     return {"version": __version__, "machine": platform.machine(), **found}
 
 
