@@ -144,6 +144,24 @@ def test_names_are_cut_to_their_place_and_never_at_its_edge(serve: Serve, page_o
     assert f"\u2068{HOSTILE[4]}\u2069" in tile(page, "who"), "a name from right to left moves no words around it"
 
 
+def test_settings_without_a_schedule_are_final_and_offer_nothing_to_save(
+    serve: Serve, page_of: Open, tmp_path: Path
+) -> None:
+    page = page_of(serve(scenario(tmp_path)))
+    settled(page)
+    assert page.is_visible("#schedule-export")
+    page.fill("#budget-kg", "0.0001")
+    page.keyboard.press("Tab")
+    page.wait_for_selector("#plan-status.infeasible")
+    page.wait_for_selector("#tiles:not(.waiting)")
+    assert tile(page, "saved") == "– No schedule fits these settings."
+    for export in ("schedule", "hours", "front"):
+        assert page.locator(f"#{export}-export").get_attribute("hidden") is not None, export
+    page.click("#reset")
+    settled(page)
+    assert page.is_visible("#schedule-export")
+
+
 def test_a_filter_without_a_match_says_so(serve: Serve, page_of: Open, tmp_path: Path) -> None:
     page = page_of(serve(scenario(tmp_path)))
     settled(page)

@@ -245,6 +245,8 @@ export class PlanView {
         if (number !== this.number) return;
         this.jointly(joint);
         current("joint");
+        await new Promise((rested) => setTimeout(rested, REST_MS)); // a slider that moves on needs the processor more than the start of a long search
+        if (number !== this.number) return;
         const plan = await ask("/api/plan/best", this.query(), signal);
         if (number !== this.number) return;
         this.show(plan, number);
@@ -291,7 +293,8 @@ export class PlanView {
       this.tiles(null);
       for (const id of ["totals", "metrics"]) $(id).replaceChildren();
       this.curve.show({ series: [], x: "", y: "" });
-      $("front-export").hidden = true;
+      this.waitingFor(false);
+      this.front = null;
       $("front-note").textContent = "";
       this.plan = null;
       this.draw();
@@ -381,7 +384,6 @@ export class PlanView {
     const points = front.points.map((p) => [p.budget_kg, p.objective]);
     this.front = [front, plan];
     this.curve.show({ series: [{ name: `at s = ${front.end}`, points, kind: "c0", dots: true }], here: [plan.budget_kg, plan.objective], x: "budget, kg CO2e", y: "objective" });
-    $("front-export").hidden = false;
     $("front-note").textContent = `Every point is ${front.proved ? "the best schedule" : "a good schedule (greedy)"} for its budget at the end time s = ${front.end}; the ring is the displayed plan.`;
     $("front").classList.remove("stale");
   }
@@ -417,6 +419,7 @@ export class PlanView {
 
   draw() {
     if (!this.problem) return;
+    for (const id of ["schedule", "hours", "front"]) $(`${id}-export`).hidden = !this.plan;
     const { problem, bits, available } = this, { clients } = problem;
     const shades = (this.shades ??= gridShades(problem)), look = gridColours();
     const slots = problem.settings.rounds + this.set.slack, stop = this.plan ? this.plan.window[1] : slots;
