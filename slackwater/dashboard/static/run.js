@@ -208,14 +208,14 @@ export class RunView {
     this.curves.loss.show({ series: [{ name: "this run", points: curve((r) => r.loss), kind: "c0", dots: this.rounds.length < 60 }, ...beside(2)], y: "mean loss of the clients", ...across });
     const { budget_kg: budget, expected_kg, first_plan_kg: first, in_force: force, decided_slots: decided, spent_by_slot: spent } = this.state;
     const { planned_kg: planned, busy_slots: busy } = this.fixed, { slots } = this, top = budget ?? planned.at(-1);
-    const left = (sums, at) => [[0, top], ...at.map((slot) => [slot + 1, top - sums[slot]])];
-    const real = [[0, top], ...spent.map(([slot, sum]) => [slot + 1, top - sum])], [now, here] = real.at(-1);
+    const left = (sums) => [[0, top], ...sums.map((sum, slot) => [slot + 1, top - sum])];
+    const real = [[0, top], ...spent.flatMap(([slot, sum], i) => [[slot, top - (spent[i - 1]?.[1] ?? 0)], [slot + 1, top - sum]])], [now, here] = real.at(-1);
     const from = now ? planned[Math.min(now, planned.length) - 1] : 0;
     const series = [{ name: "realised", points: real, kind: "c1" }];
-    if (!force) series.unshift({ name: "planned", points: left(planned, busy), kind: "quiet", under: true });
+    if (!force) series.unshift({ name: "planned", points: left(planned), kind: "quiet", under: true });
     else {
-      if (force.planned_kg) series.unshift({ name: "planned (plan in force)", points: left(force.planned_kg, [...force.planned_kg.keys()]), kind: "quiet", under: true });
-      series.push({ name: "first plan", points: left(planned, busy), kind: "c2", dashed: true });
+      if (force.planned_kg) series.unshift({ name: "planned (plan in force)", points: left(force.planned_kg), kind: "quiet", under: true });
+      series.push({ name: "first plan", points: left(planned), kind: "c2", dashed: true });
     }
     const rest = force ? force.rest_kg.map((kg, at) => [decided + at + 1, top - this.state.spent_kg - kg]) : busy.filter((slot) => slot >= now).map((slot) => [slot + 1, here - (planned[slot] - from)]);
     if (this.state.status !== "done") series.push({ name: "expected: the rest as planned", points: [real.at(-1), ...rest], kind: "c1", dashed: true });
