@@ -20,7 +20,7 @@ from slackwater.errors import ScenarioError
 from slackwater.ledger.run import Level, Run
 from slackwater.ledger.state_files import BadPartError, Part, PartFile
 from slackwater.registry import did_you_mean
-from slackwater.training.aggregators import Aggregator, FedAvg, Participation
+from slackwater.training.aggregators import Aggregate, Aggregator, FedAvg, Participation
 from slackwater.training.vectors import (
     Vector,
     as_tensor,
@@ -430,6 +430,11 @@ class GlobalModel:
         rule = self._fedavg if in_window else self.aggregator if weights is None else _FixedWeights(weights)
         who = Participation(slot=slot, number=number, clients=self._clients, pi=pi)
         total = rule.aggregate({client: sent.update for client, sent in updates.items()}, who)
+        if not isinstance(total, Aggregate):
+            raise ScenarioError(
+                f"The aggregator {type(rule).__name__} returns {type(total).__name__}; aggregate must return "
+                "slackwater.training.Aggregate(update=.., weights=..)."
+            )
         self.theta = (self._plain if in_window else self.server).step(self.theta, total.update)
         self.buffers = average_buffers([sent.buffers for sent in updates.values()])
         finite = is_finite(self.theta)

@@ -177,6 +177,15 @@ class Task:
         put(self, "test", as_samples(self.test))
         put(self, "devices", tuple(tuple(as_samples(data) for data in region) for region in self.devices))
         _ = self.label  # an unknown metric is an error now
+        for key in ("model", "loss", "optimiser", "step"):
+            given = getattr(self, key)
+            if isinstance(given, nn.Module) and key == "model":
+                raise ScenarioError(
+                    f"Task {self.name!r}: model is a module, but every run starts with a new one. Give a function that returns "
+                    "it: model=lambda: MyModel()."
+                )
+            if not callable(given) and not (given is None and key in ("optimiser", "step")):
+                raise ScenarioError(f"Task {self.name!r}: {key} must be a function, not {given!r:.60}.")
         empty = [i for i, samples in enumerate(self.clients) if len(samples) == 0]
         if empty:
             split = "Use another seed, a larger beta or fewer clients."
@@ -263,7 +272,12 @@ class ModelMaker:
         """Make the model; `trial=False` skips the trial pass, which a server without training data cannot run."""
         with torch.random.fork_rng(devices=[]):  # do not change the user's random state
             torch.manual_seed(seed)
-            self._module = task.model()
+            with users_code(f"Task {task.name!r}: model fails"):
+                self._module = task.model()
+        if not isinstance(self._module, nn.Module):
+            raise ScenarioError(
+                f"Task {task.name!r}: model returns {type(self._module).__name__}, not a PyTorch module."
+            )
         self._device = device
         self.channels_last = any(p.dim() == 4 for p in self._module.parameters())
         self.random = False
@@ -296,6 +310,11 @@ class ModelMaker:
         first = task.clients[0].take(slice(0, 2))  # one is too few for BatchNorm
         with _products(model.module) as counted:
             self._try_samples(model, task, told, first)
+        if task.optimiser is not None:
+            with users_code(f"{told}: optimiser fails"):
+                made = task.optimiser(model.parameters, 0.1)
+            if not isinstance(made, torch.optim.Optimizer):
+                raise ScenarioError(f"{told}: optimiser returns {type(made).__name__}, not a PyTorch optimiser.")
         if task.step is not None:
             x, y = (part.to(self._device) for part in first)
             began = tuple(p.detach().clone() for p in model.parameters)

@@ -138,6 +138,46 @@ def test_mistakes_are_sentences(problem: sw.Problem, methods: Any, seeds: Any, s
         sw.compare_methods(problem, classes(), methods, seeds, **FAST)
 
 
+class Sum:
+    """An aggregator that forgets the weights."""
+
+    def aggregate(self, updates: Any, who: Any) -> Any:
+        return sum(updates.values())
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class Numbers(First):
+    """A policy that returns a list."""
+
+    def choose(self, view: policies.View) -> Any:
+        return [0]
+
+
+class Last(First):
+    """A policy that counts from the end."""
+
+    def choose(self, view: policies.View) -> policies.Choice:
+        return policies.Choice(clients=[-1])
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        (Sum, r"aggregator Sum returns Tensor; aggregate must return slackwater.training.Aggregate"),
+        (Numbers, r"policy Numbers returns list; choose must return policies.Choice"),
+        (Last, "policy Last chooses the client number -1, but the numbers are 0 to 2"),
+    ],
+)
+def test_what_ones_own_method_returns_is_checked(problem: sw.Problem, method: Any, sentence: str) -> None:
+    with pytest.raises(ScenarioError, match=sentence):
+        sw.compare_methods(problem, classes(), [method], seeds=1, **FAST)
+
+
 def test_the_sign_flip_test_counts_all_flips() -> None:
     rng = np.random.default_rng(3)
     for count in (2, 5, 8):

@@ -231,6 +231,13 @@ class PolicySource:
 
     def _allowed(self, slot: int, choice: Choice) -> list[int]:
         """Return the chosen clients that are available, in the policy's order, cut at the limits."""
+        told, count = f"The policy {type(self.policy).__name__}", len(self.problem.fleet)
+        if not isinstance(choice, Choice):
+            raise ScenarioError(
+                f"{told} returns {type(choice).__name__}; choose must return policies.Choice(clients=[..])."
+            )
+        if unknown := [client for client in choice.clients if not 0 <= client < count]:
+            raise ScenarioError(f"{told} chooses the client number {unknown[0]}, but the numbers are 0 to {count - 1}.")
         free = self.there[:, slot] & (self.participation < self.problem.fleet.max_slots)
         allowed = [client for client in dict.fromkeys(int(c) for c in choice.clients) if free[client]][: self.most]
         return allowed if len(allowed) >= (self.problem.min_parallel or 1) else []
