@@ -234,7 +234,9 @@ def test_a_table_in_parquet_is_read(tmp_path):
     from pyarrow import parquet
 
     table, packed = schedule(), io.BytesIO()
-    parquet.write_table(arrow.table(dict(table)), packed)
+    # Arrow has no minutes.
+    seconds = {name: v.astype("datetime64[s]") if v.dtype.kind == "M" else v for name, v in table.items()}
+    parquet.write_table(arrow.table(seconds), packed)
     read = site_tasks.FLIGHTS.read({"flights-3m.parquet": packed.getvalue()})
     for name, values in table.items():
         assert np.array_equal(read[name], values)
