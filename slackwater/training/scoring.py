@@ -241,8 +241,11 @@ def _check_classes(told: str, shapes: str, metric: str, outputs: Tensor, targets
         raise ScenarioError(f"{told}{shapes}; AUROC needs outputs [n, classes] or [n].")
 
 
-def check_test_set(name: str, metric: str | Metric, targets: Tensor) -> None:
-    """Raise if the metric does not exist on a test set: accuracy of a regression, or AUROC of one class."""
+def check_test_set(name: str, metric: str | Metric, targets: Tensor, *, whole: bool) -> None:
+    """Raise if the metric does not exist on a test set: accuracy of a regression, or AUROC of one class.
+
+    `whole`: whether the targets are those of the whole set.
+    """
     if metric in ("accuracy", "f1", "auroc") and targets.is_floating_point():
         odd = targets[(targets != 0) & (targets != 1)]
         if odd.numel():
@@ -250,7 +253,7 @@ def check_test_set(name: str, metric: str | Metric, targets: Tensor) -> None:
                 f"Task {name!r}: {label(metric).name} needs classes, but a target of the test set is {float(odd[0]):g}. For a "
                 "regression use metric='rmse' or 'mae'."
             )
-    if metric == "auroc" and len(torch.unique(targets)) < 2:
+    if metric == "auroc" and whole and len(torch.unique(targets)) < 2:
         raise ScenarioError(f"Task {name!r}: AUROC needs two classes, but all targets of the test set are the same.")
 
 

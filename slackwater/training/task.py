@@ -286,8 +286,10 @@ class ModelMaker:
         """Floating-point operations of a step per sample: about three times those of the forward pass."""
         if not trial:
             return
-        if isinstance(task.test, Samples):
-            scoring.check_test_set(task.name, task.scored_by, task.test.y)
+        if len(task.test):
+            whole = isinstance(task.test, Samples)
+            targets = task.test.take(slice(None if whole else _LOOKED))[1]
+            scoring.check_test_set(task.name, task.scored_by, targets, whole=whole)
         with torch.random.fork_rng(devices=[]):
             try:
                 self._try(task)
@@ -323,11 +325,12 @@ class ModelMaker:
             scoring.check_loss(told, "step", loss)
         self.random = not torch.equal(before, torch.get_rng_state())
         self.flops = 6.0 * max(sum(counted) / len(first[0]), len(model.vector))
-        seen = {_form(*first)}
+        seen = {_form(*first): _largest_class(first[1])}
         for whose, data in _parts(task):
             for number, samples in _unlike(data):
-                if number is not None or _form(*samples) not in seen:
-                    seen.add(_form(*samples))
+                form, largest = _form(*samples), _largest_class(samples[1])
+                if largest > seen.get(form, _NEVER) or not _finite(*samples):
+                    seen[form] = max(largest, seen.get(form, _NEVER))
                     self._try_samples(model, task, f"{told}, {whose}", samples, number)
 
     def _try_samples(
@@ -339,10 +342,10 @@ class ModelMaker:
         with users_code(f"{told}: the model fails on inputs {list(x.shape)} of {x.dtype}"):
             outputs = model.module(model.inputs(x))
         loss = scoring.check_outputs(told, task.scored_by, task.loss, outputs, y)
-        odd = [what for what, values in (("an input", x), ("the target", y)) if not bool(torch.isfinite(values).all())]
-        if number is not None and odd and not bool(torch.isfinite(loss)):
+        if number is not None and not _finite(x, y) and not _finite(loss):
+            what = "an input" if _finite(y) else "the target"
             raise ScenarioError(
-                f"{told}: sample {number} has no finite loss, because {odd[-1]} is not a finite number. Remove such samples, or "
+                f"{told}: sample {number} has no finite loss, because {what} is not a finite number. Remove such samples, or "
                 "replace the value."
             )
 
@@ -366,7 +369,7 @@ def _unlike(data: Data) -> Iterator[tuple[int | None, tuple[Tensor, Tensor]]]:
     if not isinstance(data, Samples):
         return
     odd = {_odd_row(data.x), _odd_row(data.y)} - {None}
-    if not data.y.is_floating_point() and data.y.dtype != torch.bool:
+    if _largest_class(data.y) >= 0:
         odd.add(int(data.y.reshape(len(data), -1).amax(dim=1).argmax()))
     for row in sorted(int(row) for row in odd if row is not None):
         yield row + 1, data.take(torch.tensor([row, row]))
@@ -378,6 +381,23 @@ def _odd_row(values: Tensor) -> int | None:
         return None
     rows = ~torch.isfinite(values.reshape(len(values), -1)).all(dim=1)
     return int(rows.int().argmax()) if bool(rows.any()) else None
+
+
+def _finite(*values: Tensor) -> bool:
+    return all(bool(torch.isfinite(one).all()) for one in values)
+
+
+_NEVER, _NO_CLASS = -2, -1
+
+
+def _largest_class(targets: Tensor) -> int:
+    """Return the largest of whole-numbered targets, which may be a class that the model lacks."""
+    whole = not targets.is_floating_point() and targets.dtype != torch.bool
+    return int(targets.max()) if whole and targets.numel() else _NO_CLASS
+
+
+_LOOKED = 250
+"""Targets of a test set that is read by the batch which are looked at before training."""
 
 
 def _form(x: Tensor, y: Tensor) -> tuple[object, ...]:

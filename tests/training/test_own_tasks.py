@@ -210,6 +210,27 @@ def test_what_does_not_fit_in_any_part_of_the_data_is_a_sentence_before_training
     assert not (tmp_path / "run").exists()
 
 
+def test_accuracy_of_a_regression_is_an_error_also_of_a_dataset() -> None:
+    task = regression(metric="accuracy")
+    with pytest.raises(ScenarioError, match="accuracy needs classes, but a target of the test set is"):
+        train(PLAN, replace(task, test=Rows(task.test)), **FAST)
+
+
+def test_clients_that_are_alike_are_not_tried_again() -> None:
+    """A thousand clients must not cost a thousand forward passes."""
+    passes: list[int] = []
+
+    class Counted(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            passes.append(len(x))
+            return super().forward(x)
+
+    task = classes(1)
+    many = replace(task, clients=[task.clients[0]] * 200, client_tests=(), model=lambda: Counted(5, 3))
+    ModelMaker(many, seed=0, device=CPU)
+    assert len(passes) <= 4
+
+
 def test_a_model_may_fill_in_missing_values() -> None:
     """A missing measurement is NaN in many tables: it is an error only if the model cannot use it."""
 
