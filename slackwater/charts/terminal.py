@@ -252,6 +252,11 @@ def advice_table(advice: Advice) -> RenderableType:
             style="dim",
         ),
         Text("knee: the smallest budget of its slack that trains nearly as well as the best.", style="dim"),
+        Text(
+            "On tables of few, very different sites, long slacks trained worse than predicted. Train the plan once: "
+            "`slackwater train` compares it with the baseline.",
+            style="dim",
+        ),
     ]  # fmt: skip
     if advice.infeasible:
         pairs = "1 pair of the grid has" if advice.infeasible == 1 else f"{advice.infeasible} pairs of the grid have"

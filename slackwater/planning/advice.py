@@ -175,7 +175,8 @@ def _why(chosen: AdviceRow, rows: Sequence[AdviceRow], near: int, zone: str) -> 
         )
     return said + (
         f"Expect {_missing(chosen.expected)} full training's ({FULL_ROUNDS} rounds of all clients); on tasks that were not "
-        f"fitted, 80 % of the schedules were within {100 * CALIBRATION_BAND[1]:.1f} points of this figure."
+        f"fitted, 80 % of the schedules were between {-100 * CALIBRATION_BAND[0]:.1f} points better and "
+        f"{100 * CALIBRATION_BAND[1]:.1f} points worse."
     )
 
 

@@ -66,21 +66,21 @@ Store = store.Store[Cell]
 
 
 class Maker:
-    """Make the problems and plans of cells."""
+    """Make the problems and plans of cells: a client in each zone."""
 
-    def __init__(self, data: str) -> None:
-        self.data = data
+    def __init__(self, data: str, zones: Sequence[str] = ZONES) -> None:
+        self.data, self.zones = data, tuple(zones)
         self.traces: dict[str, sw.Traces] = {}
 
     def problem(self, cell: Cell) -> Problem:
-        """Return the problem: seven clients of 300 W; the budget is their cost in the first hours from the start."""
+        """Return the problem: clients of 300 W; the budget is their cost in the first hours from the start."""
         if cell.start not in self.traces:
             self.traces[cell.start] = sw.load_traces(
-                self.data, zones=list(ZONES), start=cell.start, hours=SLACK + 50, factor="direct"
+                self.data, zones=list(self.zones), start=cell.start, hours=SLACK + 50, factor="direct"
             )
         traces = self.traces[cell.start]
         everybody = float(np.sum(traces.intensity[:, : cell.hours])) * POWER_W / 1000
-        clients = [sw.Client(name=zone, zone=zone, power_w=POWER_W) for zone in ZONES]
+        clients = [sw.Client(name=zone, zone=zone, power_w=POWER_W) for zone in self.zones]
         slack = 0 if cell.kind == "no-slack" else SLACK
         return Problem(
             clients=clients, traces=traces, rounds=cell.hours, slack=slack, alpha=cell.alpha,

@@ -6,8 +6,9 @@
     python -m slackwater.lab calibration chart
 
 The measured value of a schedule is the share of full training that is missing: (full - accuracy) / (full - chance). Full
-training is 50 rounds of all clients with FedAvg, chance is 10 %. The map is fitted on MNIST with the small network only. `points`
-plans every schedule again and stores its two figures, from which table and chart are made.
+training is 50 rounds of all clients with FedAvg. Chance is 10 %, or 50 % for the tasks with sites of their own, whose score is
+AUROC. The map is fitted on MNIST with the small network only. `points` plans every schedule again and stores its two figures, from
+which table and chart are made.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ import json
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 
 import click
 import numpy as np
 
+import slackwater as sw
 from slackwater.atomic import write_whole
 from slackwater.charts import style
 from slackwater.errors import InfeasibleError
-from slackwater.lab.store import RESULTS, sweep
+from slackwater.lab.paper.setting import ZONES
+from slackwater.lab.store import RESULTS, Row, sweep, trained
 from slackwater.lab.store import Store as AnyStore
 from slackwater.lab.studies.auto import data_option, spearman
 from slackwater.lab.studies.auto_cells import (
@@ -36,15 +40,22 @@ from slackwater.lab.studies.auto_cells import (
     Batches,
     Cell,
     Maker,
+    auto_cell,
 )
 from slackwater.lab.tables import line, under
 from slackwater.planning.auto import quality
+from slackwater.training.loop import train
 
 FITTED = "MNIST"
 FULL_HOURS = 50
-CHANCE = 10.0
-"""Accuracy of the first model, per cent, with ten classes."""
-SETTINGS = {FITTED: {}, **HELD_OUT, "digits": {"task": "digits"}}
+CHANCE, CHANCE_OF_SITES = 10.0, 50.0
+"""Score of the first model, per cent: accuracy with ten classes, and AUROC."""
+SITE_TASKS = {"RandHIE": "randhie", "dialysis": "dialysis", "flights": "flights"}
+SITES = 5
+SITE_HOURS, SITE_ENDS = (3, 5, 10), (10, 30, 70, 150)
+SETTINGS = {
+    FITTED: {}, **HELD_OUT, "digits": {"task": "digits"}, **{name: {"task": task} for name, task in SITE_TASKS.items()},
+}  # fmt: skip
 _BAND = (0.1, 0.9)
 _LEAST = 1e-4
 """Smallest predicted share in the fit, which is on logarithms."""
@@ -61,6 +72,8 @@ class Point:
     """Predictor's error, with full training as 0 and the first model as 1."""
     measured: float
     """Mean over the seeds."""
+    how: str = "plan"
+    """"plan" with a fixed end time, "no-slack", or "auto": the planner's own choice, on tasks with sites of their own."""
 
 
 @click.group()
@@ -87,11 +100,55 @@ points_option = click.option(
 @click.option("--task-data", default=None, help="Folder of MNIST.")
 @stores_option
 def run(data: str, task_data: str | None, results: Path) -> None:
-    """Train what other studies did not store: digits, and full training at beta = 0.1."""
-    store, maker = AnyStore(results, Cell), Maker(data)
-    cells = extra_cells()
-    done = sum(1 for _ in sweep(cells, Batches(cells, store, maker, task_data).measure, store))
+    """Train what other studies did not store: digits, tasks with sites of their own, and full training at beta = 0.1."""
+    store, cells = AnyStore(results, Cell), extra_cells()
+    done = sum(1 for _ in sweep(cells, Batches(cells, store, Maker(data), task_data).measure, store))
+    done += sum(1 for _ in sweep(site_cells(data), partial(measure_site, data=data), store))
     click.echo(f"trained {done} cells", err=True)
+
+
+def site_cells(data: str) -> list[Cell]:
+    """Return the cells of the tasks with sites of their own: without slack, for fixed end times, and what auto chooses."""
+    each = [(task, seed) for task in SITE_TASKS.values() for seed in JUDGE_SEEDS]
+    plain = [
+        Cell(kind="no-slack", task=task, hours=T, fine_tune=0, rule="fedavg", seed=seed)
+        for task, seed in each
+        for T in (*SITE_HOURS, 20, FULL_HOURS)
+    ]
+    ours = [
+        Cell(task=task, hours=T, end=end, rule=OURS, seed=seed)
+        for task, seed in each
+        for T in SITE_HOURS
+        for end in SITE_ENDS
+    ]
+    return [*plain, *ours, *(replace(cell, seed=seed) for cell in auto_site_cells(data) for seed in JUDGE_SEEDS)]
+
+
+@cache
+def auto_site_cells(data: str) -> tuple[Cell, ...]:
+    """Return what the planner auto chooses for the tasks with sites of their own, with seed 0."""
+    asked = [Cell(task=task, hours=T) for task in SITE_TASKS.values() for T in SITE_HOURS]
+    return tuple(auto_cell(_maker(data, cell.task), cell) for cell in asked)
+
+
+def measure_site(cell: Cell, data: str) -> Row:
+    """Train one cell of a task with sites of its own, as `train` does by default."""
+    plan = _maker(data, cell.task).plan(cell)
+    task = sw.tasks.make(cell.task, clients=SITES, seed=cell.seed)
+
+    def run() -> Row:
+        done = train(
+            plan, task, aggregator=cell.rule, local_steps=cell.steps, lr=cell.lr, seed=cell.seed,
+            eval_every=plan.problem.horizon, training_loss=False, threads=1,
+        )  # fmt: skip
+        return {"accuracy": done.score, "worst_client": done.worst_client_score, "kg": done.emissions_kg}
+
+    return trained(run)
+
+
+@cache
+def _maker(data: str, task: str) -> Maker:
+    return Maker(data, ZONES[:SITES]) if task in SITE_TASKS.values() else Maker(data)
 
 
 def extra_cells() -> list[Cell]:
@@ -149,7 +206,7 @@ def load(stored: Path) -> list[Point]:
 
 def points(data: str, results: Path, stored: Path = RESULTS / "auto.jsonl") -> list[Point]:
     """Return a point for every stored schedule whose task has a stored full training."""
-    stores, maker = [AnyStore(stored, Cell), AnyStore(results, Cell)], Maker(data)
+    stores = [AnyStore(stored, Cell), AnyStore(results, Cell)]
     measured: dict[Cell, list[float]] = {}
     for store in stores:
         for cell, _ in store.cells():
@@ -164,23 +221,26 @@ def points(data: str, results: Path, stored: Path = RESULTS / "auto.jsonl") -> l
         for cell, values in measured.items()
         if cell.kind == "no-slack" and cell.hours == FULL_HOURS
     }
-    last = quality(maker.plan(Cell(kind="no-slack", hours=FULL_HOURS, fine_tune=0)), fedavg=True).error
     found = []
     for cell, values in measured.items():
         best = full.get((cell.task, cell.beta))
         if best is None or (cell.kind == "no-slack" and cell.hours == FULL_HOURS):
             continue
+        maker = _maker(data, cell.task)
+        last = quality(maker.plan(Cell(kind="no-slack", hours=FULL_HOURS, fine_tune=0)), fedavg=True).error
         try:
             error = quality(maker.plan(cell), fedavg=cell.kind == "no-slack").error
         except InfeasibleError:
             continue
+        chance = CHANCE_OF_SITES if cell.task in SITE_TASKS.values() else CHANCE
         found.append(
             Point(
                 task=_named(cell),
                 hours=cell.hours,
                 end=cell.end,
                 predicted=(error - last) / (1 - last),
-                measured=(best - statistics.mean(values)) / (best - CHANCE),
+                measured=(best - statistics.mean(values)) / (best - chance),
+                how="auto" if cell in auto_site_cells(data) else cell.kind,
             )
         )
     return found
@@ -217,14 +277,15 @@ def band(found: Sequence[Point], a: float, b: float) -> tuple[float, float]:
 
 
 def draw(found: Sequence[Point], out: Path) -> Path:
-    """Draw a panel for the task of the fit and one for the others."""
+    """Draw a panel for the task of the fit, one for the other images and weeks, and one for tasks with sites of their own."""
     a, b = fit([point for point in found if point.task == FITTED])
     low, high = band(found, a, b)
     figure = style.new_figure(style.TEXT_IN, 3.0)
     way = np.geomspace(_LEAST, 1.0, 200)
     line_of = a * way**b
-    panels = ((FITTED,), tuple(task for task in SETTINGS if task != FITTED))
-    for axes, tasks in zip(figure.subplots(1, 2, sharex=True, sharey=True), panels, strict=True):
+    images = tuple(task for task in SETTINGS if task != FITTED and task not in SITE_TASKS)
+    panels = {"Fitted": (FITTED,), "Not fitted: images": images, "Not fitted: tables": tuple(SITE_TASKS)}
+    for axes, (title, tasks) in zip(figure.subplots(1, 3, sharex=True, sharey=True), panels.items(), strict=True):
         axes.fill_between(
             way, line_of + low, line_of + high, color=style.MUTED, alpha=0.2, linewidth=0, label="80 % band"
         )
@@ -239,7 +300,8 @@ def draw(found: Sequence[Point], out: Path) -> Path:
                 alpha=0.7, label=f"{task} ({len(here)})",
             )  # fmt: skip
         axes.set_xscale("log")
-        axes.set_title("Fitted" if tasks == (FITTED,) else "Not fitted", fontsize=style.TITLE_PT)
+        axes.set_title(title, fontsize=style.TITLE_PT)
+        axes.set_ylim(top=0.6)  # room for the legend
         style.tidy(axes, grid="y", xlabel="predicted share missing", ylabel="measured share missing")
         axes.legend(frameon=False, loc="upper left", fontsize=style.FONT_PT)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -247,7 +309,7 @@ def draw(found: Sequence[Point], out: Path) -> Path:
 
 
 def report(found: Sequence[Point]) -> Iterator[str]:
-    """Show the fit and a line for every task."""
+    """Show the fit and a line for every task, then auto beside no slack on the tasks with sites of their own."""
     a, b = fit([point for point in found if point.task == FITTED])
     low, high = band(found, a, b)
     yield f"missing share = {a:.4f} * predicted^{b:.2f}, fitted on {FITTED}; others: {low:+.4f} to {high:+.4f}\n"
@@ -265,3 +327,19 @@ def report(found: Sequence[Point]) -> Iterator[str]:
             f"{statistics.mean(p.measured for p in here):.3f}", f"{statistics.mean(made):.3f}",
             f"{statistics.mean(map(abs, apart)):.3f}", f"{inside:.0%}",
         )  # fmt: skip
+    ours = [point for point in found if point.how == "auto"]
+    if not ours:
+        return
+    yield ""
+    yield line("task", "T", "s of auto", "auto: predicted", "auto: measured", "no slack: measured")
+    yield under(6)
+    for point in ours:
+        plain = next(p for p in found if (p.task, p.hours, p.how) == (point.task, point.hours, "no-slack"))
+        yield line(
+            point.task,
+            point.hours,
+            point.end,
+            f"{point.predicted:.3f}",
+            f"{point.measured:.3f}",
+            f"{plain.measured:.3f}",
+        )

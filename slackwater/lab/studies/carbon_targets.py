@@ -92,7 +92,6 @@ def headline(rows: Iterable[Row], titles: Mapping[str, str], methods: Sequence[s
     """Return the result as Markdown: sentences, then a table of the shares of emissions for each of two targets."""
     kept = list(rows)
     found = _found(kept, titles)
-    earlier = {row["task"] for row in kept if row.get("earlier_planner")}
     yield from summary(kept, titles, methods)
     yield ""
     for share in (HEADLINE, 1.0):
@@ -104,16 +103,13 @@ def headline(rows: Iterable[Row], titles: Mapping[str, str], methods: Sequence[s
             ways = {method: result.ways(method, share) for method in methods}
             best = _least(means, task)
             shown = [_percent(ways[method], bold=method == best) for method in methods]
-            mark = " †" if task in earlier else ""
-            yield line(f"{titles[task]}{mark}", *shown, max(len(of) for of in ways.values()))
+            yield line(titles[task], *shown, max(len(of) for of in ways.values()))
         for task in titles:
             if task not in found and share == HEADLINE:
                 yield line(titles[task], *["not run"] * len(methods), 0)
         if len(means) > 1:
             yield line("mean (not reached: 100)", *(f"{average:.1f}" for average in _averages(means).values()), "")
         yield ""
-    if earlier & found.keys():
-        yield "† Some of auto's runs used an earlier version of its planner. They have not been run again.\n"
     trained = [row for row in kept if row["task"] in titles]
     hours = sum(row["seconds"] for row in trained) / 3600
     yield f"Cost: {len(trained)} training runs and {hours:.1f} hours on one thread, with the runs that tune."
