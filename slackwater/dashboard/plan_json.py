@@ -139,7 +139,7 @@ def tiles_answer(found: Plan, saved: dict[str, Any]) -> dict[str, Any]:
             "clients": len(slots),
             "min_slots": int(slots.min()),
             "max_slots": int(slots.max()),
-            "never_count": int(np.count_nonzero(~before.any(axis=1))),
+            "window_only": int(np.count_nonzero(~before.any(axis=1) & (slots > 0))),
             "rarest": str(names[int(np.argmin(slots))]),
             "most_frequent": str(names[int(np.argmax(slots))]),
         },

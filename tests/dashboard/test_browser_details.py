@@ -64,6 +64,51 @@ def test_quality_and_what_is_not_final_are_said_before_the_settings_are_compared
     page.unroute("**/api/plan/best**")
 
 
+def test_the_largest_objective_is_marked_also_on_a_plan_that_is_known_from_before(
+    serve: Serve, page_of: Open, tmp_path: Path
+) -> None:
+    server = serve(scenario(tmp_path))
+    marked = []
+    for _ in range(2):  # the second page gets the server's kept plan at once
+        page = page_of(server)
+        settled(page)
+        page.wait_for_selector("#plan-legend .largest", timeout=10_000)
+        marked.append(page.text_content("#end-hint-joint"))
+    assert marked[0] == marked[1]
+    assert "largest objective at s = " in marked[1]
+
+
+RANKS = """
+async () => {
+  const { ask, unpacked } = await import("./base.js"), { tellCell } = await import("./why.js"), source = document.getElementById("source").value;
+  const problem = await ask("/api/problem", { source }), { free, ...settings } = problem.settings, found = { trains: [], out: [] };
+  const plan = await ask("/api/plan/best", { source, ...settings, free: free.join(","), end: "auto" });
+  const bits = unpacked(plan.schedule), available = unpacked(problem.available);
+  for (let client = 0; client < bits.rows; client++) for (let slot = 0; slot < plan.window[0]; slot++) {
+    const text = tellCell(problem, plan, bits, available, client, slot)[2], rank = Number(text.match(/its (\\d+)/)[1]);
+    found[bits.has(client, slot) ? "trains" : "out"].push([rank, plan.client_slots[client] - 1, text]);
+  }
+  return found;
+}
+"""
+"""Every cell before the window of one slot: rank of the hour, rounds of its client there, and the explanation."""
+
+
+def test_an_hour_that_recall_asks_for_is_not_explained_by_the_budget(
+    serve: Serve, page_of: Open, tmp_path: Path
+) -> None:
+    page = page_of(serve(scenario(tmp_path, head=SCENARIO + "recall = 6\n")))
+    settled(page)
+    found = page.evaluate(RANKS)
+    dirty = [text for rank, rounds, text in found["trains"] if rank > rounds]
+    clean = [text for rank, rounds, text in found["out"] if rank <= rounds]
+    assert dirty, "recall asks for an hour that is not among the cleanest"
+    assert clean
+    assert all("recall asks for a round in every 6 slots" in text for text in dirty)
+    assert all("recall needs some of its" in text for text in clean)
+    assert all("the budget pays" in text for rank, rounds, text in found["trains"] if rank <= rounds)
+
+
 def test_only_what_the_planner_chose_is_called_chosen(serve: Serve, page_of: Open, tmp_path: Path) -> None:
     page = page_of(serve(scenario(tmp_path)))
     settled(page)

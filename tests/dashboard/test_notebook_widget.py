@@ -154,6 +154,10 @@ def test_the_map_and_its_shapes_come_on_request(explored: Any) -> None:
     frame.locator("#world circle").first.wait_for()
     assert frame.locator("#world circle").count() == 5
     assert {"api/map", "vendor/countries-110m.json"} <= {one["path"] for one in asked}
+    frame.locator("#world circle").first.click()
+    frame.locator("#zone-filter").click()
+    zone = frame.locator("#zone-name").text_content().split(":")[0]
+    assert frame.locator("#filter").input_value() == f"zone:{zone}", "one zone, and no name that has it in it"
 
 
 def test_hostile_names_stay_text(explored: Any) -> None:

@@ -306,3 +306,18 @@ def test_zones_of_the_map_name_their_country(plans: tuple[Plans, str, Problem]) 
     told = {zone["zone"]: zone for zone in map_answer(library, plans[1])["zones"]}
     assert (told["FR"]["country"], told["FR"]["whole_country"]) == ("250", True)
     assert (told["SE-SE3"]["country"], told["SE-SE3"]["whole_country"]) == ("752", False)
+
+
+def test_a_client_that_never_trains_does_not_train_in_a_window_that_is_not_there(tmp_path: Path) -> None:
+    for fine_tune, alone in ((1, True), (0, False)):
+        head = SCENARIO.replace("fine_tune = 1", f"fine_tune = {fine_tune}\nrecall = 0") + "max_parallel = 1\n"
+        library = open_library(scenario(tmp_path / str(fine_tune), head=head.replace("alpha = 0.1", "alpha = 1.0")))
+        planner = Plans(library)
+        try:
+            (entry,) = library.entries()
+            shown = planner.best(PlanRequest.of({"source": entry.id, "end": "0", "budget_kg": "0.9"}))
+        finally:
+            planner.close()
+        people, trains = shown["tiles"]["people"], [slots > 0 for slots in shown["client_slots"]]
+        assert all(trains) == alone
+        assert (people["window_only"] > 0) == alone

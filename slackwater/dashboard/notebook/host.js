@@ -3,6 +3,8 @@
 // The page has a frame of its own, so that its styles and ids stay apart from the notebook's; its requests become messages.
 
 const PATIENCE_MS = 60000;
+/** Settings of many clients are compared for minutes; earlier answers show that Python is there. */
+const LONG_PATIENCE_MS = 900000;
 const HEIGHT = 900;
 
 /** Return the notebook's theme, or null if it does not say. */
@@ -36,14 +38,14 @@ function render({ model, el }) {
     if (path.startsWith("api/plan")) {
       const { page, number, near, ...settings } = query, wish = JSON.stringify(settings);
       own ??= wish; // the page asks first for the plan as it is
-      if (wish === own) return new Response(first.plan);
+      if (wish === own) return path === "api/plan/joint" ? new Response("{}", { status: 404 }) : new Response(first.plan); // no end time is marked: it may be a plan of other settings
     }
     const { status, body } = await new Promise((resolve, reject) => {
       const id = `${view}-${asked++}`;
       waiting.set(id, resolve);
       signal?.addEventListener("abort", () => { waiting.delete(id); reject(new DOMException("stopped", "AbortError")); });
       const gone = { error: "Python does not answer. Start the kernel, and run the cell again.", outdated: path === "api/front" };
-      setTimeout(() => resolve({ status: 503, body: JSON.stringify(gone) }), PATIENCE_MS);
+      setTimeout(() => resolve({ status: 503, body: JSON.stringify(gone) }), path === "api/plan/best" ? LONG_PATIENCE_MS : PATIENCE_MS);
       model.send({ id, path, query });
     });
     return new Response(body, { status });

@@ -1,7 +1,7 @@
 // The page inside a notebook: the Plan view of one plan, and the map on request.
 import { $, el, showTrouble } from "../static/base.js";
 import { MapView } from "../static/map.js";
-import { PlanView } from "../static/plan.js";
+import { ONE_ZONE, PlanView } from "../static/plan.js";
 
 const SOURCE = "plan";
 
@@ -9,7 +9,7 @@ const plan = new PlanView(() => {});
 const busy = (slot) => plan.problem.clients.name.flatMap((_, client) => (plan.bits.has(client, slot) ? [plan.problem.zones[plan.problem.clients.zone[client]]] : []));
 const map = new MapView(
   (_, slot) => new Set(plan.bits ? busy(slot) : []),
-  (zone) => { $("filter").value = zone; plan.draw(); },
+  (zone) => { $("filter").value = ONE_ZONE + zone; plan.draw(); },
   () => {},
 );
 

@@ -239,7 +239,11 @@ export class PlanView {
     const number = this.number, { signal } = (this.longer = new AbortController());
     const current = (event) => { if (number === this.number) document.dispatchEvent(new CustomEvent(`slackwater:${event}`, { detail: { number } })); return number === this.number; };
     try {
-      if (!this.plan?.metrics || this.shown !== number) {
+      if (this.plan?.metrics && this.shown === number) { // known from before: only its mark is missing
+        const joint = this.set.end == null ? await ask("/api/plan/joint", this.query(), signal).catch(() => null) : null;
+        if (number !== this.number) return;
+        if (joint?.schedule) { this.mark(joint.end); this.draw(); }
+      } else {
         this.waitingFor(true);
         const joint = await ask("/api/plan/joint", this.query(), signal);
         if (number !== this.number) return;
@@ -348,7 +352,7 @@ export class PlanView {
     tell("quality", `${three(q.remaining_error)} error left`.replaceAll(" ", "\u00a0").replace("\u00a0error", " error"), `Predicted: a ranking score, not an accuracy.${without} Gain in score ${beside(missing)} full training's; on other tasks ${beside(low)} to ${beside(high)}.`);
     const order = [...names.keys()].sort((a, b) => plan.client_slots[b] - plan.client_slots[a] || a - b), one = (c) => `${shortened(names[c], 24)} ${plan.client_slots[c].toLocaleString("en")}`;
     const shown = order.length > 4 ? [...order.slice(0, 2).map(one), "…", one(order.at(-1))] : order.map(one), part = plan.client_slots.filter((n) => n > 0).length;
-    tell("who", `${part.toLocaleString("en")} of ${names.length.toLocaleString("en")} client${names.length === 1 ? "" : "s"}`, `${people.rounds.toLocaleString("en")} rounds, ${plan.slots.toLocaleString("en")} client-rounds: ${shown.join(", ")}.${people.never_count ? ` ${people.never_count.toLocaleString("en")} train${people.never_count === 1 ? "s" : ""} only in the fine-tuning window.` : ""}`);
+    tell("who", `${part.toLocaleString("en")} of ${names.length.toLocaleString("en")} client${names.length === 1 ? "" : "s"}`, `${people.rounds.toLocaleString("en")} rounds, ${plan.slots.toLocaleString("en")} client-rounds: ${shown.join(", ")}.${people.window_only ? ` ${people.window_only.toLocaleString("en")} train${people.window_only === 1 ? "s" : ""} only in the fine-tuning window.` : ""}`);
   }
 
   totals(plan) {
