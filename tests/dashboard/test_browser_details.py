@@ -80,7 +80,8 @@ def test_the_largest_objective_is_marked_also_on_a_plan_that_is_known_from_befor
 
 RANKS = """
 async () => {
-  const { ask, unpacked } = await import("./base.js"), { tellCell } = await import("./why.js"), source = document.getElementById("source").value;
+  const { ask, unpacked } = await import("./base.js"), { tellCell } = await import("./why.js");
+  const source = document.getElementById("source").value;
   const problem = await ask("/api/problem", { source }), { free, ...settings } = problem.settings, found = { trains: [], out: [] };
   const plan = await ask("/api/plan/best", { source, ...settings, free: free.join(","), end: "auto" });
   const bits = unpacked(plan.schedule), available = unpacked(problem.available);
