@@ -25,6 +25,14 @@ Serve = Callable[..., Dashboard]
 Open = Callable[..., Any]
 TILES = ("saved", "ends", "quality", "who")
 DESK, PHONE, LARGE_PRINT = (1440, 900), (390, 844), (320, 225)
+INK_LEFT_OF_CHARTS = """
+() => [...document.querySelectorAll("#hours canvas")].map((canvas, i) => {
+  const room = document.querySelectorAll("#hours .u-over")[i].offsetLeft - 60;
+  const { data } = canvas.getContext("2d").getImageData(0, 0, room, canvas.height);
+  return data.filter((_, at) => at % 4 === 3).reduce((a, b) => a + b, 0);
+})
+"""
+"""Ink of each chart by hour left of its y axis' labels."""
 
 
 def _drag_in_strip(page: Any, first: float, last: float) -> None:
@@ -147,10 +155,29 @@ def test_schedule_and_charts_share_axis_zoom_and_cursor(serve: Serve, page_of: O
     zoomed = noted(page, "zoom=")
     first, last = map(int, zoomed.partition("zoom=")[2].partition("&")[0].split("-"))
     assert 64 * 200 / over["width"] - 1 <= first < last <= 64 * 600 / over["width"] + 1
+    assert page.evaluate(INK_LEFT_OF_CHARTS) == [0, 0, 0], "hours before the zoomed ones have no line beside the chart"
     page.click("#zoom-out")
     page.wait_for_function("() => !location.hash.includes('zoom=')")
     page.locator("#hours .u-series", has_text="all clients").locator("th").click()
     noted(page, "off=0.1")
+
+
+def test_what_is_not_drawn_yet_is_not_saved_and_the_page_says_so(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    page = page_of(serve(scenario(tmp_path)))
+    settled(page)
+    held: list[Any] = []
+    page.route("**/countries-110m.json", held.append)
+    page.click("#tab-map")
+    page.wait_for_function("() => document.getElementById('world').textContent.includes('Loading')")
+    for kind in ("PNG", "SVG", "CSV"):
+        page.evaluate("document.getElementById('trouble').textContent = ''")
+        page.click(f'button[aria-label="map as {kind}"]')
+        if kind != "CSV":  # the data may be there before the shapes
+            assert "nothing to save yet" in page.text_content("#trouble")
+    for route in held:
+        route.continue_()
+    page.wait_for_selector("#world svg")
+    assert download(page, "map as SVG", tmp_path).read_text("utf-8").startswith("<svg")
 
 
 def test_a_zone_of_the_map_filters_the_schedule(serve: Serve, page_of: Open, tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ export class Curves {
 
   /** Return all of it as one picture. */
   picture() {
+    if (!this.data) return null;
     const box = el("div");
     lineChart(box, this.data);
     return box.firstChild;

@@ -1,10 +1,11 @@
 // Every picture as PNG and SVG, and its data as CSV.
-import { css, csv, download, el, shortened, showTrouble } from "./base.js";
+import { css, csv, download, el, shortened, showTrouble, Trouble } from "./base.js";
 import { svg } from "./chart.js";
 
 const STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight", "text-anchor"];
 const SCALE = 2;
 const NOTE = 17;
+const NOT_YET = "There is nothing to save yet. Wait until it is drawn, and press the button again.";
 
 /** Return a copy that needs no style sheet, on the page's background, with lines of text below. */
 function standalone(picture, notes) {
@@ -72,14 +73,15 @@ export function stacked(pictures) {
   return svg("svg", { viewBox: `0 0 ${wide} ${top}` }, ...parts);
 }
 
-/** Put buttons into a box. `picture()` returns an SVG element, `notes()` lines for below it, and `rows()` the data. */
+/** Put buttons into a box. `picture()` returns an SVG element, `notes()` lines for below it, and `rows()` the data; null: not there yet. */
 export function exports(box, name, { picture = null, notes = () => [], rows }) {
+  const drawn = () => { const found = picture(); if (!found?.getAttribute) throw new Trouble(NOT_YET); return found; };
   const save = { PNG: () => {
-    const copy = standalone(picture(), notes()), [, , wide, tall] = copy.getAttribute("viewBox").split(" ").map(Number), canvas = el("canvas", { width: Math.ceil(wide * SCALE), height: Math.ceil(tall * SCALE) }), g = canvas.getContext("2d");
+    const copy = standalone(drawn(), notes()), [, , wide, tall] = copy.getAttribute("viewBox").split(" ").map(Number), canvas = el("canvas", { width: Math.ceil(wide * SCALE), height: Math.ceil(tall * SCALE) }), g = canvas.getContext("2d");
     g.scale(SCALE, SCALE);
     paint(g, copy);
     canvas.toBlob((blob) => download(`${name}.png`, blob));
-  }, SVG: () => download(`${name}.svg`, new Blob([new XMLSerializer().serializeToString(standalone(picture(), notes()))], { type: "image/svg+xml" })), CSV: () => download(`${name}.csv`, csv(rows())) };
+  }, SVG: () => download(`${name}.svg`, new Blob([new XMLSerializer().serializeToString(standalone(drawn(), notes()))], { type: "image/svg+xml" })), CSV: () => { const found = rows(); if (!found) throw new Trouble(NOT_YET); download(`${name}.csv`, csv(found)); } };
   const buttons = (picture ? ["PNG", "SVG", "CSV"] : ["CSV"]).map((kind) => {
     const button = el("button", { type: "button", "aria-label": `${name} as ${kind}` }, kind);
     button.addEventListener("click", () => { try { save[kind](); } catch (error) { showTrouble(error); } });

@@ -119,7 +119,7 @@ export class HourCharts {
       cursor: { sync: { key: "hours" }, y: false, dataIdx: (_, series, nearest, slot) => Math.min(Math.max(Math.floor(slot), 0), this.slots - 1), drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => this.zoom(null) } },
       select: { show: true },
       scales: { x: { time: false, auto: false, range: (_, min, max) => [min ?? 0, max ?? this.slots] }, y: { range: (_, min, max) => [0, (max || 1) * 1.05] } },
-      axes: [{ ...axis, size: 22, splits: () => this.grid.ticks(), values: (_, ticks) => ticks.map((slot) => slotTime(this.problem, slot, true)) }, { ...axis, size: this.grid.gutter }],
+      axes: [{ ...axis, size: 22, splits: (_, axis, low, high) => this.grid.ticks().filter((slot) => slot >= low && slot <= high), values: (_, ticks) => ticks.map((slot) => slotTime(this.problem, slot, true)) }, { ...axis, size: this.grid.gutter }],
       series: [{ label: "Time", value: (_, slot) => (slot == null ? "–" : slotTime(this.problem, slot)) },
         ...lines.map(([label, , name], i) => ({ label, show: !this.off.has(`${at}.${i + 1}`), stroke: css(name), width: 1.6, paths: steps, points: { show: false }, value: (_, v) => (v == null ? "–" : String(Number(v.toPrecision(3)))) }))],
       hooks: { setSelect: [(chart) => this.selected(chart)], setSeries: [(_, series, now) => this.toggled(at, series, now)], setCursor: [(chart) => this.hover(chart)] },

@@ -16,7 +16,7 @@ export class MapView {
     $("hour").addEventListener("input", () => { this.colours(); this.noted(); });
     $("zone-filter").addEventListener("click", () => this.filter(this.zone.zone));
     $("zone-add").addEventListener("click", () => document.dispatchEvent(new CustomEvent("slackwater:add-site", { detail: { zone: this.zone.zone } })));
-    exports($("map-export"), "map", { picture: () => $("world").querySelector("svg"), notes: () => [`${slotTime(this.data, Number($("hour").value))}: ${Math.round(this.low)} to ${Math.round(this.high)} g CO2e/kWh over all hours, from pale to dark. Green outline: trains in this hour.`, $("origin").textContent], rows: () => this.rows() });
+    exports($("map-export"), "map", { picture: () => $("world").querySelector("svg"), notes: () => [`${slotTime(this.data, Number($("hour").value))}: ${Math.round(this.low)} to ${Math.round(this.high)} g CO2e/kWh over all hours, from pale to dark. Green outline: trains in this hour.`, $("origin").textContent], rows: () => this.data && this.rows() });
     $("play").addEventListener("click", () => { this.play(!this.playing); this.noted(); });
     onTheme(() => this.colours());
     new ResizeObserver(() => { if (this.data && $("world").clientWidth !== this.wide) this.draw(); }).observe($("world"));

@@ -30,7 +30,7 @@ export class PlanView {
     const notes = () => [`${this.problem.label}: ${$("plan-status").textContent}`, $("origin").textContent];
     exports($("schedule-export"), "schedule", { notes, picture: () => this.grid.picture(), rows: () => this.table() });
     exports($("hours-export"), "hours", { notes, picture: () => this.hours.picture(), rows: () => this.hours.rows() });
-    exports($("front-export"), "front", { notes, picture: () => this.curve.picture(), rows: () => [["budget_kg", "objective", "emissions_kg"], ...this.front[0].points.map((p) => [p.budget_kg, p.objective, p.emissions_kg])] });
+    exports($("front-export"), "front", { notes, picture: () => this.curve.picture(), rows: () => this.front && [["budget_kg", "objective", "emissions_kg"], ...this.front[0].points.map((p) => [p.budget_kg, p.objective, p.emissions_kg])] });
     for (const [id, factor] of [["zoom-in", 0.5], ["zoom-less", 2]]) $(id).addEventListener("click", () => this.grid.zoomBy(factor));
     for (const id of ["advanced", "optimiser"]) $(id).addEventListener("toggle", () => this.noted());
     $("optimiser").addEventListener("toggle", () => { if ($("optimiser").open && this.front) this.drawFront(...this.front); });

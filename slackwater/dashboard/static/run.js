@@ -39,8 +39,8 @@ export class RunView {
     try { wished = localStorage.getItem("slackwater-notify"); } catch { /* private windows have no storage */ }
     this.notifying(wished === "yes" && window.Notification?.permission === "granted");
     this.curves = Object.fromEntries(CURVES.map((id) => [id, new Curves($(id))]));
-    for (const id of CURVES) exports($(`${id}-export`), id, { picture: () => this.curves[id].picture(), rows: () => this.table() });
-    exports($("realised-export"), "realised", { picture: () => this.grid.picture(), rows: () => this.schedule() });
+    for (const id of CURVES) exports($(`${id}-export`), id, { picture: () => this.state && this.curves[id].picture(), rows: () => this.state && this.table() });
+    exports($("realised-export"), "realised", { picture: () => this.state && this.grid.picture(), rows: () => this.state && this.schedule() });
     setInterval(() => this.countdown(), 1000);
     legend($("run-legend"), [["trains", "trained as planned"], ["pending", "planned, not reached yet"], ["missed", "planned, did not train"], ["extra", "trained, not planned"], ["superseded", "only in the first plan"], ["scale", "neither; more orange: higher intensity"]]);
   }
