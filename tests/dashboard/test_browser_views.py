@@ -166,7 +166,7 @@ def test_what_is_not_drawn_yet_is_not_saved_and_the_page_says_so(serve: Serve, p
     page = page_of(serve(scenario(tmp_path)))
     settled(page)
     held: list[Any] = []
-    page.route("**/countries-110m.json", held.append)
+    page.route("**/countries-110m.json", lambda route: held.append(route))
     page.click("#tab-map")
     page.wait_for_function("() => document.getElementById('world').textContent.includes('Loading')")
     for kind in ("PNG", "SVG", "CSV"):
