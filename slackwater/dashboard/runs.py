@@ -193,7 +193,9 @@ def _follow(watch: Watch, page: Page, *, once: bool) -> None:
             if once:
                 return
             continue
-        era, rounds = state["era"], state["since"] + len(state["rounds"])
+        era, new = state["era"], state["rounds"]
+        unscored = bool(new) and new[-1]["score"] is None  # a live run writes it later: then the round is sent again
+        rounds = state["since"] + len(new) - unscored
         page.send(f"id: {era}-{rounds}\n".encode() + message("state", state))
         if once or state["status"] != "running":
             return
@@ -324,7 +326,9 @@ class RunReader:
         number = {str(name): at for at, name in enumerate(self._plan.problem.fleet.names)}
         after = self.rounds[-1]["slot"] if self.rounds else -1
         if db.execute("SELECT count(*) FROM rounds WHERE slot <= ?", (after,)).fetchone()[0] != len(self.rounds):
-            self.rounds, after, self.era = [], -1, _new_era()  # the run returned to an earlier checkpoint
+            self.rounds, self.era = [], _new_era()  # the run returned to an earlier checkpoint
+        self.rounds = self.rounds[:-1]  # a live run writes the score and metrics of its last round after the round
+        after = self.rounds[-1]["slot"] if self.rounds else -1
         query = (
             "SELECT slot, number, slot_start, in_window, participants, loss, accuracy, spent_kg, seconds FROM rounds "
             "WHERE slot > ? ORDER BY slot LIMIT ?"
@@ -387,7 +391,9 @@ class RunReader:
             "rounds_planned": self._fixed["rounds_planned"],
             "shortened": len(self.rounds) >= MOST_ROUNDS,
             "now": now if status == "running" else None,
-            "next": next((one for one in coming if status != "running" or one != now), None),
+            "next": next(
+                (one for one in coming if status != "running" or now is None or one["slot"] > now["slot"]), None
+            ),
             "missed": figures.client_slots_missed,
             "in_force": None if in_force.is_first else self._in_force(in_force),
             "charges": _charges(ledger),

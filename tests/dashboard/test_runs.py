@@ -3,6 +3,9 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,10 +16,11 @@ from made import do_rounds, small_plan, start_run
 from report_runs import replanned
 
 from slackwater.dashboard import runs as module
-from slackwater.dashboard.runs import RunReader
+from slackwater.dashboard.runs import Page, RunReader, Watch, _follow
 from slackwater.errors import SlackwaterError
+from slackwater.ledger.journal import Attempt
 from slackwater.ledger.ledger import ModelledCharges
-from slackwater.ledger.run import Run
+from slackwater.ledger.run import EvaluationRecord, Run
 
 
 def _reader(folder: Path) -> RunReader:
@@ -240,3 +244,62 @@ def test_rounds_that_were_undone_are_no_longer_shown(tmp_path: Path) -> None:
         assert [one["slot"] for one in reader.look()["rounds"]] == first[:-1]
         do_rounds(run, plan, 3, 1)
         assert [one["number"] for one in reader.look()["rounds"]] == [0, 1, 3]
+
+
+def test_a_score_that_is_written_after_its_round_is_shown(tmp_path: Path) -> None:
+    plan = small_plan()
+    with start_run(tmp_path, plan) as run:
+        reader, sent = _reader(tmp_path), list[bytes]()
+        do_rounds(run, plan, 0, 2)
+        last = [one.slot for one in run.rounds()][-1]
+        run.set_score(last, None, None)
+        watch = Watch(reader)
+        page = Page(address="here", send=sent.append)
+        following = threading.Thread(target=_follow, args=(watch, page), kwargs={"once": False})
+        watch.join()
+        following.start()
+        try:
+            _until(lambda: _states(sent))
+            assert [one["score"] is None for one in _states(sent)[0]["rounds"]] == [False, True]
+            with run.transaction():  # as a live run does when the evaluation of the round is over
+                run.set_score(last, 0.75, 0.5)
+                run.record_evaluation(
+                    EvaluationRecord(
+                        slot=last, model="last", client="", data="test", accuracy=0.75, loss=0.5, samples=8
+                    )
+                )
+            _until(lambda: len(_states(sent)) > 1)
+            later = _states(sent)[-1]
+            assert later["since"] == 1
+            assert [one["score"] for one in later["rounds"]] == [0.75]
+            do_rounds(run, plan, 2, 1)
+            _until(lambda: len(_states(sent)) > 2)
+            assert [one["number"] for one in _states(sent)[-1]["rounds"]] == [2]
+        finally:
+            watch.stop()
+            following.join()
+            watch.leave()
+
+
+def _states(sent: list[bytes]) -> list[dict[str, Any]]:
+    return [json.loads(one.decode().partition("data: ")[2]) for one in sent if b"event: state" in one]
+
+
+def _until(so: Callable[[], object], seconds: float = 20.0) -> None:
+    for _ in range(int(seconds / 0.05)):
+        if so():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"not within {seconds:g} s")
+
+
+def test_the_next_slot_is_after_the_one_that_trains(tmp_path: Path) -> None:
+    plan = small_plan()
+    with start_run(tmp_path, plan) as run:
+        slots = np.flatnonzero(plan.matrix.any(axis=0)).tolist()[:2]
+        names = [str(name) for name in plan.problem.fleet.names]
+        run.journal.put(coming=[{"slot": slots[0], "clients": names[:1]}, {"slot": slots[1], "clients": names[:1]}])
+        run.journal.note(Attempt(slot=slots[0], client=names[1], outcome="running"))
+        state = _reader(tmp_path).look()
+        assert (state["now"]["slot"], state["now"]["clients"]) == (slots[0], [1])
+        assert state["next"]["slot"] == slots[1], "an older note of the slot under way is not what comes next"
