@@ -78,6 +78,36 @@ def test_the_largest_objective_is_marked_also_on_a_plan_that_is_known_from_befor
     assert "largest objective at s = " in marked[1]
 
 
+MARKED = """
+() => {
+  const canvas = document.querySelector("#schedule .grid-scroll canvas"), scale = canvas.width / canvas.clientWidth;
+  const text = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
+  const ink = [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));
+  const { data } = canvas.getContext("2d").getImageData(0, Math.round(31 * scale), canvas.width, 1);
+  const inked = (at) => data[4 * at + 3] > 200 && ink.every((value, i) => Math.abs(value - data[4 * at + i]) < 30);
+  return Array.from({ length: canvas.width }, (_, at) => at).some(inked);
+}
+"""
+"""Whether the time axis of the schedule has the triangle, between its labels and the rows."""
+
+
+def test_the_largest_objective_is_not_marked_at_the_edge_of_hours_without_it(
+    serve: Serve, page_of: Open, tmp_path: Path
+) -> None:
+    page = page_of(serve(scenario(tmp_path)))
+    settled(page)
+    page.wait_for_selector("#plan-legend .largest")
+    assert page.evaluate(MARKED)
+    largest = int(page.text_content("#end-hint-joint").rpartition("= ")[2]) + 4  # rounds come before s
+    for hours, there in ((f"0-{largest}", True), (f"0-{largest - 2}", False)):
+        page.evaluate("(hours) => { location.hash = `plan?zoom=${hours}`; }", hours)
+        page.wait_for_function("(hours) => location.hash.includes(`zoom=${hours}`)", arg=hours)
+        settled(page)
+        page.wait_for_selector("#plan-legend .largest")
+        page.wait_for_timeout(300)
+        assert page.evaluate(MARKED) == there, hours
+
+
 RANKS = """
 async () => {
   const { ask, unpacked } = await import("./base.js"), { tellCell } = await import("./why.js");

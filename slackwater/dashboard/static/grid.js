@@ -308,13 +308,13 @@ export class Grid {
       g.fillText(problem.start ? slotTime(problem, at, true) : String(at), x + 3, AXIS - 6);
     }
     if (this.data.largest != null) {
-      const x = Math.min(this.gutter - left + this.data.largest * this.width, wide - 7);
+      const at = this.gutter - left + this.data.largest * this.width, x = Math.min(at, wide - 7);
       g.fillStyle = css("ink");
       g.beginPath();
       g.moveTo(x - 5, AXIS - 8);
       g.lineTo(x + 5, AXIS - 8);
       g.lineTo(x, AXIS);
-      if (x >= this.gutter) g.fill();
+      if (at >= this.gutter && at <= wide + 1) g.fill();
     }
     if (stop > first) {
       const x = this.gutter - left + (first + stop) / 2 * this.width;

@@ -38,7 +38,7 @@ function reason(problem, plan, bits, available, client, slot) {
   const { recall } = plan.settings;
   if (recall && trains && rank > gets) return `Trains: ${place}; recall asks for a round in every ${recall} slots.`;
   if (recall && !trains && rank <= gets) return `Does not train: ${place}; recall needs some of its ${gets} rounds in other hours.`;
-  if (trains) return `Trains: ${place}; the budget pays ${gets}.`;
+  if (trains || (recall && gets)) return `${trains ? "Trains" : "Does not train"}: ${place}; the budget pays ${gets}.`;
   if (gets === problem.clients.max_slots[client]) return `Does not train: ${place}; it is at its limit of ${gets}.`;
   return gets ? `Does not train: ${place}; the budget pays the ${gets} cleanest.` : `Does not train: ${place}; the budget pays none.`;
 }
