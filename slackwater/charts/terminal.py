@@ -111,7 +111,9 @@ def _ends(plan: Plan) -> str:
         return f"after slot {problem.rounds + plan.end} of {problem.horizon}."
     ends = local_text(plan.ends_at, problem.time_zone)
     hours = left * problem.slot_hours
-    early = f"{hours / _DAY:.1f} days" if hours >= 2 * _DAY else f"{hours:g} h"
+    early = f"{hours / _DAY:.1f} days" if hours >= 2 * _DAY else f"{hours:.4g} h"
+    if hours < 1:
+        early = f"{60 * hours:.3g} min"
     return f"{ends}, {early} before the latest end." if left else f"{ends}, the latest end."
 
 

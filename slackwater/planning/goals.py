@@ -377,11 +377,22 @@ def about_goal(plan: Plan) -> str | None:
         more = " The window or a limit (min_slots, recall, min_parallel) asks for more." if above else ""
         return f"asked for {asked(problem)}, held at the least carbon.{more}"
     if problem.goal == "enough":
-        limit = "" if plan.budget_limit_kg is None else f" of the {plan.budget_limit_kg:.4g} kg allowed"
+        most, kg, more = (
+            plan.budget_limit_kg,
+            f"for {plan.emissions_kg:.4g} kg",
+            f"{100 * (_STEP - 1):.0f} % more budget",
+        )
+        error, share = f"{100 * quality(plan).error:.2g} %", f"{100 * problem.enough_share:.2g} points"
+        length = f" rounds = {problem.rounds:,} is the length without slack." if held != problem.rounds else ""
+        if most is not None and plan.emissions_kg * _STEP**_PATIENCE > most:
+            return (
+                f"{held:,} are held, {kg}. The predicted remaining error is {error}. The limit of {most:.4g} kg ends the "
+                f"search; a larger one may lower the error further.{length}"
+            )
+        limit = "" if most is None else f" of the {most:.4g} kg allowed"
         return (
-            f"{held:,} are enough, for {plan.emissions_kg:.4g} kg{limit}. The predicted remaining error is "
-            f"{100 * quality(plan).error:.2g} %; {100 * (_STEP - 1):.0f} % more budget would lower it by less than "
-            f"{100 * problem.enough_share:.2g} points, or the limit is reached."
+            f"{held:,} are enough, {kg}{limit}. The predicted remaining error is {error}; {more} would lower it by less "
+            f"than {share}.{length}"
         )
     if held > problem.rounds:
         return (

@@ -725,7 +725,10 @@ class SlotDecision(Headroom):
             self.trains, added = planned, 0
         if added:
             self.state.plan[:, self.slot] |= self.trains
-            self.say(f"{added} more clients than planned train in slot {self.slot}, the last one before the window.")
+            more_than = (
+                "1 more client than planned trains" if added == 1 else f"{added} more clients than planned train"
+            )
+            self.say(f"{more_than} in slot {self.slot}, the last one before the window.")
 
     def _by_gain(self, wanted: Mask) -> NDArray[np.intp]:
         """Return the clients by their gain per kg in this slot, the wanted ones first."""

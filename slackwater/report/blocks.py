@@ -131,4 +131,5 @@ def percent_change(value: float, reference: float) -> str:
     """Return the change in per cent of the reference, with a true minus; empty if the reference is almost 0."""
     if not math.isfinite(reference) or abs(reference) < NEAR_ZERO_KG:
         return ""
-    return f"{100 * (value - reference) / reference:+.1f} %".replace("-", "\N{MINUS SIGN}")
+    rounded = round(100 * (value - reference) / reference, 1) + 0.0  # 0 has no minus
+    return f"{rounded:+.1f} %".replace("-", "\N{MINUS SIGN}") if rounded else "0.0 %"

@@ -237,6 +237,16 @@ def test_the_end_is_told_in_the_scenarios_time_zone() -> None:
     assert line_of(there, "Ends") == "Ends Sat 01 Jan 2022, 14:00 Asia/Tokyo, 1 h before the latest end."
 
 
+@pytest.mark.parametrize(
+    ("minutes", "early"), [(1, "2 min"), (15, "30 min"), (30, "1 h"), (120, "4 h"), (1440, "2.0 days")]
+)
+def test_how_long_before_the_latest_end_is_told_in_minutes_hours_or_days(minutes: int, early: str) -> None:
+    traces = Traces(zones=("FR",), start=START, intensity=np.full((1, 4), 0.1), factor="direct", slot_minutes=minutes)
+    client = Client(name="a", zone="FR", power_w=300)
+    made = plan(Problem(clients=[client], traces=traces, rounds=2, slack=2, budget_kg=9.0), end=0)
+    assert line_of(made, "Ends").endswith(f", {early} before the latest end.")
+
+
 @pytest.mark.parametrize("slots", range(20, 60))
 def test_the_title_of_the_time_axis_is_never_cut(slots: int) -> None:
     made = hand_made([[1] * slots, [1] * slots], end=slots - 2)

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 from browsing import download, noted, settled, slide, tile
-from made import HOSTILE, hostile_plan, scenario, small_plan
+from made import HOSTILE, SCENARIO, hostile_plan, scenario, small_plan
 
 import slackwater as sw
 from slackwater.charts.style import kilograms, percent
@@ -66,6 +66,15 @@ def test_the_first_screen_answers_the_four_questions_with_the_numbers_of_the_com
     slots = plan.slots_per_client
     assert f"{(slots > 0).sum()} of {len(slots)} clients" in tile(page, "who")
     assert f"{plan.matrix.any(axis=0).sum()} rounds, {slots.sum()} client-rounds" in tile(page, "who")
+
+
+def test_an_end_within_the_hour_is_told_in_minutes(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    page = page_of(serve(scenario(tmp_path, head="slot_minutes = 15\n" + SCENARIO)))
+    settled(page)
+    slide(page, "end", 18)
+    noted(page, "end=18")
+    settled(page)
+    assert "30 min before the latest end." in tile(page, "ends")
 
 
 def test_a_shared_link_restores_everything_on_show(serve: Serve, page_of: Open, tmp_path: Path) -> None:

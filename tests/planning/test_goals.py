@@ -154,7 +154,17 @@ def test_what_is_enough_stops_well_before_the_last_slot_and_no_step_gains_the_sh
         assert quality(more).error >= error - (step + 1) * made.problem.enough_share
     told = about_goal(made) or ""
     assert told.startswith(f"{made.rounds_held} are enough, for {made.emissions_kg:.4g} kg of the 80 kg allowed.")
-    assert "less than 0.5 points" in told
+    assert "10 % more budget would lower it by less than 0.5 points" in told
+    assert f"rounds = {made.problem.rounds} is the length without slack" in told
+
+
+def test_a_limit_that_stops_the_search_is_not_called_enough() -> None:
+    made = sw.plan(_free(goal="enough", budget_kg=4.0, planner="paper"))
+    enough = sw.plan(_free(goal="enough", budget_kg=80.0, planner="paper"))
+    assert made.emissions_kg < enough.emissions_kg
+    told = about_goal(made) or ""
+    assert told.startswith(f"{made.rounds_held} are held, for {made.emissions_kg:.4g} kg.")
+    assert "The limit of 4 kg ends the search; a larger one may lower the error further." in told
 
 
 def test_a_smaller_share_buys_more() -> None:

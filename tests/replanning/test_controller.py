@@ -263,8 +263,10 @@ def test_what_is_left_in_the_last_slot_before_the_window_is_used(
     assert step.trains.tolist() == expected
     assert step.wanted is not None
     assert step.wanted[np.array(present)].tolist() == step.trains[np.array(present)].tolist()
-    said = [message for message in step.messages if "more clients than planned" in message]
+    how_many = {1: "1 more client than planned trains", 2: "2 more clients than planned train"}.get(sum(expected), "-")
+    said = [message for message in step.messages if "than planned" in message]
     assert len(said) == any(expected)
+    assert all(message.startswith(f"{how_many} in slot ") for message in said)
     assert step.held_kg == pytest.approx(0.5 * sum(expected))
     last = controller.step(traces(flat[:, : HISTORY + 1]), None)
     assert last.in_window

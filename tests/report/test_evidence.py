@@ -262,6 +262,14 @@ def test_percentages_of_next_to_nothing_are_not_printed(value: float, reference:
     assert percent_change(value, reference) == ""
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(1.0, "0.0 %"), (1 - 1e-9, "0.0 %"), (1.0004, "0.0 %"), (0.5, "\u221250.0 %"), (1.1, "+10.0 %")],
+)
+def test_no_change_has_no_sign(value: float, shown: str) -> None:
+    assert percent_change(value, 1.0) == shown
+
+
 def test_a_run_of_next_to_nothing_prints_no_percentages(tmp_path: Path) -> None:
     base = plan()
     traces = replace(base.problem.traces, intensity=base.problem.traces.intensity * 1e-9)

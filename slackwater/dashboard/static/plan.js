@@ -337,13 +337,13 @@ export class PlanView {
 
   /** Answer the four questions: what is saved, when it ends, what quality to expect, who takes part. */
   tiles(plan) {
-    const tell = (id, big, note) => { $(`tile-${id}`).textContent = big; $(`tile-${id}-note`).textContent = note.replace(/(\d) (?=%|kg\b|h\b)/g, "$1\u00a0"); };
+    const tell = (id, big, note) => { $(`tile-${id}`).textContent = big; $(`tile-${id}-note`).textContent = note.replace(/(\d) (?=%|kg\b|h\b|min\b)/g, "$1\u00a0"); };
     if (!plan) { for (const id of ["saved", "ends", "quality", "who"]) tell(id, "–", id === "saved" ? "No schedule fits these settings." : ""); return; }
     const { saved, ends, quality: q, people } = plan.tiles, { settings } = plan, names = this.problem.clients.name, last = settings.rounds + plan.end;
     const emits = `The run emits ${kilograms(plan.emissions_kg)} of ${kilograms(plan.budget_kg)} kg; the same work at once emits ${kilograms(saved.without_kg)} kg.`, little = Math.abs(saved.kg) < 5e-4 * saved.without_kg;
     if (saved.without_kg > 0 && !little && saved.kg > 0) tell("saved", `${kilograms(saved.kg)} kg (${percent(saved.share)})`.replaceAll(" ", "\u00a0").replace("\u00a0(", " ("), emits);
     else tell("saved", "Nothing", `${emits}${little || saved.without_kg <= 0 ? "" : ` Waiting costs ${kilograms(-saved.kg)} kg here.`}`);
-    const { early_hours: hours } = ends, early = hours >= 48 ? `${(hours / 24).toFixed(1)} days` : `${Number(hours.toFixed(1))} h`;
+    const { early_hours: hours } = ends, early = hours >= 48 ? `${(hours / 24).toFixed(1)} days` : hours < 1 ? `${Math.round(60 * hours)} min` : `${Number(hours.toFixed(1))} h`;
     if (this.problem.start) tell("ends", `${ends.local}\u00a0${ends.time_zone}`, `${ends.time_zone === "UTC" ? "" : `${slotTime(this.problem, last)}. `}${hours > 0 ? `${early} before the latest end.` : "The latest end allowed."}`);
     else tell("ends", `After slot ${last}`, `The latest end is slot ${settings.horizon}.`);
     const three = (share) => `${Number((100 * share).toPrecision(3))} %`;
