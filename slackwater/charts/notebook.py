@@ -1,10 +1,11 @@
-"""Views of plans, traces and results for a notebook: HTML, figures and data frames."""
+"""Views of plans, advice, traces and results for a notebook: HTML, figures and data frames."""
 
 from __future__ import annotations
 
 import base64
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from html import escape
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -12,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slackwater.charts import result_charts, style
+from slackwater.charts.figures import advice_chart
 from slackwater.charts.schedule_chart import has_times, schedule_chart
 from slackwater.charts.style import headline, kilograms, new_figure, printable, tidy
-from slackwater.charts.terminal import answer_lines
+from slackwater.charts.terminal import ADVICE, advice_cells, advice_notes, answer_lines
 from slackwater.errors import SlackwaterError
 from slackwater.intensity.traces import Traces
 from slackwater.ledger.schema import KINDS
+from slackwater.planning.advice import Advice, AdviceRow
 from slackwater.planning.plan import Plan
-from slackwater.units import G_PER_KG, iso
+from slackwater.units import G_PER_KG, iso, local_text, utc
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,31 +34,38 @@ _MOST_LINES = 8
 _DOTS = 150  # per inch
 
 
-def html(shown: Plan | Traces | Result) -> str:
+def html(shown: Plan | Advice | Traces | Result) -> str:
     """Return what a notebook shows of an object; names of the user are escaped."""
     if isinstance(shown, Plan):
         return _plan_html(shown)
+    if isinstance(shown, Advice):
+        return _advice_html(shown)
     if isinstance(shown, Traces):
         return _traces_html(shown)
     return _result_html(shown)
 
 
-def figure(shown: Plan | Traces | Result) -> Figure:
+def figure(shown: Plan | Advice | Traces | Result) -> Figure:
     """Return a matplotlib figure of an object, which a notebook displays."""
     if isinstance(shown, Plan):
         return displayed(schedule_chart(shown))
+    if isinstance(shown, Advice):
+        return displayed(advice_chart(shown))
     if isinstance(shown, Traces):
         return displayed(_traces_figure(shown))
     return displayed(result_charts.score_chart({"run": shown}))
 
 
-def frame(shown: Plan | Traces | Result) -> Any:
+def frame(shown: Plan | Advice | Traces | Result) -> Any:
     """Return the rows of an object as a data frame of pandas, else of polars.
 
-    A plan has a row for each client and slot in which it trains, traces one for each slot, a result one for each round.
+    A plan has a row for each client and slot in which it trains, advice one for each pair of budget and slack, traces one
+    for each slot, a result one for each round.
     """
     if isinstance(shown, Plan):
         return as_frame(_plan_columns(shown))
+    if isinstance(shown, Advice):
+        return as_frame(_advice_columns(shown))
     if isinstance(shown, Traces):
         times = [iso(time) for time in shown.slot_starts()]
         return as_frame({"start": times} | dict(zip(shown.zones, shown.intensity.tolist(), strict=True)))
@@ -162,6 +172,26 @@ def _plan_columns(plan: Plan) -> dict[str, list[Any]]:
         "kg_per_kwh": intensity.tolist(),
         "kg": (kwh * intensity).tolist(),
     }
+
+
+def _advice_html(advice: Advice) -> str:
+    rows = [
+        (f"{slack:,}", local_text(utc(by), advice.time_zone), *line)
+        for (slack, by), lines in advice_cells(advice).items()
+        for line in lines
+    ]
+    columns = "|".join([">slack", "finish by", *(name.replace("\n", " ") for name in ADVICE.split("|"))])
+    drawn = picture(advice_chart(advice)) if find_spec("matplotlib") is not None else ""
+    notes = paragraph(*advice_notes(advice), synthetic_sentence(advice.synthetic))
+    return f"{paragraph(f'Recommended: {advice.why}')}{drawn}{table(columns, rows)}{notes}"
+
+
+def _advice_columns(advice: Advice) -> dict[str, list[Any]]:
+    plain = [field.name for field in fields(AdviceRow) if field.name != "expected"]
+    columns = {name: [getattr(row, name) for row in advice.rows] for name in plain}
+    for bound in ("missing", "low", "high"):
+        columns[f"below_full_{bound}"] = [getattr(row.expected, bound) for row in advice.rows]
+    return columns | {"recommended": [row == advice.recommended for row in advice.rows]}
 
 
 def _traces_html(traces: Traces) -> str:

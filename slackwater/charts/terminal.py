@@ -216,11 +216,11 @@ def compare_table(points: Sequence[WhatIf]) -> RenderableType:
     return Group(rows, *notes)
 
 
-_ADVICE = ">budget\nkg|>kg|>saved\n%|>slots\n(no slack)|ends|>error %\n(no slack)|>below\nfull %|"
+ADVICE = ">budget\nkg|>kg|>saved\n%|>slots\n(no slack)|ends|>error %\n(no slack)|>below\nfull %|"
 
 
-def advice_table(advice: Advice) -> RenderableType:
-    """Show the recommended pair and why, then a line for each pair, by slack."""
+def advice_cells(advice: Advice) -> dict[tuple[int, str], list[list[str]]]:
+    """Return the cells of `ADVICE` for each pair, by slack and the time by which it finishes."""
     cells: dict[tuple[int, str], list[list[str]]] = {}
     for row in advice.rows:
         saved = "-" if row.saved_share is None else f"{100 * row.saved_share:.0f}"
@@ -234,35 +234,41 @@ def advice_table(advice: Advice) -> RenderableType:
                 ", ".join(mark for mark, on in marks.items() if on),
             ]
         )  # fmt: skip
+    return cells
+
+
+def advice_notes(advice: Advice) -> list[str]:
+    """Return what the columns of advice mean, and what it does not know."""
+    notes = [
+        "saved: against the same client-slots at once. no slack: all clients at once, on the same budget.",
+        "error: predicted remaining error, a ranking score and not an accuracy.",
+        f"below full: how far the gain in score should be below full training's ({FULL_ROUNDS} rounds of all clients), "
+        f"{100 * CALIBRATION_BAND[0]:+.1f} to {100 * CALIBRATION_BAND[1]:+.1f} points on tasks that were not fitted.",
+        "knee: the smallest budget of its slack that trains nearly as well as the best.",
+        "On tables of few, very different sites, long slacks trained worse than predicted. Train the plan once: "
+        "`slackwater train` compares it with the baseline.",
+    ]
+    if advice.infeasible:
+        pairs = "1 pair of the grid has" if advice.infeasible == 1 else f"{advice.infeasible} pairs of the grid have"
+        notes.append(f"{pairs} no plan.")
+    return notes
+
+
+def advice_table(advice: Advice) -> RenderableType:
+    """Show the recommended pair and why, then a line for each pair, by slack."""
+    cells = advice_cells(advice)
     widths = [
         max(map(cell_len, column)) for column in zip(*(row for rows in cells.values() for row in rows), strict=True)
     ]
     parts: list[RenderableType] = [Text(f"Recommended: {advice.why}", style="bold")]
     for number, ((slack, by), lines) in enumerate(cells.items()):
-        shown = table(_ADVICE, show_header=number == 0)
+        shown = table(ADVICE, show_header=number == 0)
         for column, width in zip(shown.columns, widths, strict=True):  # the same in all tables
             column.min_width = max(width, *map(len, str(column.header).split("\n")))
         for line in lines:
             shown.add_row(*line)
         parts += [Text(f"slack {slack:,}: finish by {local_text(utc(by), advice.time_zone)}", style="bold"), shown]
-    notes = [
-        Text("saved: against the same client-slots at once. no slack: all clients at once, on the same budget.", style="dim"),
-        Text("error: predicted remaining error, a ranking score and not an accuracy.", style="dim"),
-        Text(
-            f"below full: how far the gain in score should be below full training's ({FULL_ROUNDS} rounds of all clients), "
-            f"{100 * CALIBRATION_BAND[0]:+.1f} to {100 * CALIBRATION_BAND[1]:+.1f} points on tasks that were not fitted.",
-            style="dim",
-        ),
-        Text("knee: the smallest budget of its slack that trains nearly as well as the best.", style="dim"),
-        Text(
-            "On tables of few, very different sites, long slacks trained worse than predicted. Train the plan once: "
-            "`slackwater train` compares it with the baseline.",
-            style="dim",
-        ),
-    ]  # fmt: skip
-    if advice.infeasible:
-        pairs = "1 pair of the grid has" if advice.infeasible == 1 else f"{advice.infeasible} pairs of the grid have"
-        notes.append(Text(f"{pairs} no plan.", style="dim"))
+    notes = [Text(note, style="dim") for note in advice_notes(advice)]
     if advice.synthetic:
         notes.append(synthetic_note())
     return Group(*parts, *notes)

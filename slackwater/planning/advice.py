@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from slackwater.errors import InfeasibleError
+from slackwater.lazy import Viewed
 from slackwater.planning.auto import CALIBRATION_BAND, FULL_ROUNDS, Expected, expected, quality, without_slack
 from slackwater.planning.ctrl_c import noticed
 from slackwater.planning.emissions import emissions
@@ -60,8 +61,8 @@ class AdviceRow:
     """Whether this is the problem's own pair: with the goal "budget", the plan of `plan`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Advice(Viewed):
     """Rows of the grid, the recommended one, and why."""
 
     rows: tuple[AdviceRow, ...]
@@ -72,6 +73,9 @@ class Advice:
     time_zone: str
     """Time zone in which the times are shown; those of the rows are UTC."""
     synthetic: bool
+
+    def __repr__(self) -> str:
+        return f"Advice of {len(self.rows)} pairs: {self.why}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the advice in plain types for JSON."""

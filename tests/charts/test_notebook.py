@@ -62,6 +62,24 @@ def test_kg_in_the_table_of_a_plan_are_those_of_its_picture_idle_draw_included()
     assert f">{plan.emissions_kg:.3f}<" in plan._repr_html_()
 
 
+def test_advice_shows_the_recommended_pair_and_a_row_for_each_pair(plan: sw.Plan, frames: None) -> None:
+    problem = plan.problem.with_settings(time_zone="Europe/Paris")
+    advice = sw.advise(problem, budgets=[0.001, 0.5, 1.0], slacks=[0, 16])
+    shown = advice._repr_html_()
+    assert shown.startswith("<p>Recommended: ")
+    assert shown.count("<tr>") == 1 + len(advice.rows)
+    assert f">{local_text(plan.problem.slot_start(plan.problem.horizon), 'Europe/Paris')}</td>" in shown
+    assert "advised" in shown
+    assert "2 pairs of the grid have no plan." in shown
+    assert "synthetic intensity: typical profiles" in shown
+    assert repr(advice) == f"Advice of 4 pairs: {advice.why}"
+    rows = advice.to_frame()
+    assert rows["emissions_kg"] == [row.emissions_kg for row in advice.rows]
+    assert [i for i, yes in enumerate(rows["recommended"]) if yes] == [advice.rows.index(advice.recommended)]
+    assert rows["below_full_low"][0] < rows["below_full_missing"][0] < rows["below_full_high"][0]
+    assert advice.plot()._repr_png_().startswith(b"\x89PNG")
+
+
 def test_the_figures_can_be_displayed(plan: sw.Plan) -> None:
     result = sw.train(plan_of(SCHEDULE, window=1), classes(), **FAST)
     for figure in (plan.plot(), plan.problem.traces.plot(), result.plot()):
