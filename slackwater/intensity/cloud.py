@@ -44,6 +44,11 @@ REGIONS: dict[str, str] = {
 """Cloud and region -> zone."""
 
 
+def regions_of(zone: str) -> list[str]:
+    """Return the cloud regions on the grid of a zone."""
+    return [region for region, grid in REGIONS.items() if grid == zone]
+
+
 def grid_zone(zone: str) -> str:
     """Return the zone of a cloud region, and any other zone unchanged.
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slackwater.errors import DataError, ScenarioError
-from slackwater.intensity.cloud import grid_zone
+from slackwater.intensity.cloud import grid_zone, regions_of
 from slackwater.intensity.files import Found, find_files, has_factor, read_zone, zone_in_name
 from slackwater.intensity.traces import (
     FACTORS,
@@ -390,6 +390,8 @@ def _check_zones(wanted: Iterable[str], known: Iterable[str], where: str) -> Non
         if zone not in names:
             close = nearest(zone, names, most=3)
             hint = f" Did you mean {' or '.join(close)}?" if close else ""
+            if regions := regions_of(zone):  # a right name: another grid is not what was meant
+                hint = f" It is the grid of the cloud region{'s' * (len(regions) > 1)} {', '.join(regions)}."
             raise ScenarioError(f"There is no zone {zone!r} in {where}.{hint} Known: {_listed(names)}.")
 
 

@@ -35,6 +35,17 @@ def test_an_unknown_region_is_a_sentence(zone: str, sentence: str) -> None:
         sw.Client(name="a", zone=zone, power_w=300)
 
 
+def test_a_region_whose_zone_has_no_data_is_named() -> None:
+    with pytest.raises(ScenarioError) as refused:
+        sw.load_traces(zones=["azure:japaneast"], start=START, hours=4)
+    said = str(refused.value)
+    assert said.startswith(
+        "There is no zone 'JP-TK' in the typical profiles. It is the grid of the cloud regions aws:ap-northeast-1, "
+        "gcp:asia-northeast1, azure:japaneast. Known: AU, "
+    )
+    assert "Did you mean" not in said
+
+
 def test_clients_fleets_servers_and_traces_take_regions() -> None:
     traces = sw.load_traces(zones=["aws:eu-west-3", "FR", "gcp:europe-west3"], start=START, hours=4)
     assert traces.zones == ("FR", "DE")
