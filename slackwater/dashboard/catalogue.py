@@ -221,6 +221,7 @@ def _axes(problem: Problem) -> dict[str, Any]:
 def _of_run(entry: Entry, reader: RunReader) -> dict[str, Any]:
     state, fixed = reader.look(), reader.fixed()
     evaluated = [one for one in state["rounds"] if one["score"] is not None]
+    settled = zip(state["kg_by_round"], state["rounds"], strict=True)
     return _axes(plan_of_run(entry.path).problem) | {
         "plan": fixed["plan"],
         "metrics": fixed["metrics"],
@@ -229,14 +230,14 @@ def _of_run(entry: Entry, reader: RunReader) -> dict[str, Any]:
             "status": state["status"],
             "spent_kg": state["spent_kg"],
             "rounds_done": state["rounds_done"],
-            "rounds_planned": state["rounds_planned"],
+            "rounds_planned": None if state["replans"] else state["rounds_planned"],  # a re-plan may hold more or fewer
             "aggregator": fixed["settings"].get("aggregator"),
             "task": task_name(fixed["task"]),
             "seed": fixed["settings"].get("seed"),
             "metric": state["metric"],
             "accuracy": evaluated[-1]["accuracy"] if evaluated else None,
             "score": evaluated[-1]["score"] if evaluated else None,
-            "curve": [[one["spent_kg"], one["score"]] for one in evaluated],
+            "curve": [[kg, one["score"]] for kg, one in settled if one["score"] is not None],
             "seconds": sum(one["seconds"] for one in state["rounds"]),
         },
     }

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import download, settled
 from made import HOSTILE, SCENARIO, do_rounds, scenario, small_plan, start_run
 from report_runs import IN_FORCE, START, replanned
 from reverse_proxy import proxied
@@ -187,6 +188,25 @@ do_rounds(run, plan, 0, 2)
 print("begun", flush=True)
 time.sleep(600)
 """
+
+
+def test_pictures_of_a_run_explain_their_marks_and_name_the_run(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    plan = small_plan()
+    scenario(tmp_path)
+    with start_run(tmp_path / "training", plan) as run:
+        do_rounds(run, plan, 0, 2)
+        page = page_of(serve(tmp_path))
+        settled(page)
+        assert "Intensity:" in page.inner_text("#origin")
+        page.click("#tab-run")
+        page.wait_for_selector("#burn canvas")
+        assert not page.is_visible("#origin"), "it is of the scenario, and not of the run"
+        for name in ("realised", "burn"):
+            picture = download(page, f"{name} as SVG", tmp_path).read_text("utf-8")
+            assert "training: Running." in picture
+            assert "Simulated run" in picture
+        for words in ("planned, not reached yet", "planned, did not train", "only in the first plan"):
+            assert words in (tmp_path / "realised.svg").read_text("utf-8")
 
 
 def test_a_killed_process_is_told_at_once(serve: Serve, page_of: Open, tmp_path: Path) -> None:

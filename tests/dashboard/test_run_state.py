@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from made import do_rounds, small_plan, start_run
 from report_runs import START, replanned
 
 from slackwater import time_source
+from slackwater.cli.output_commands import open_library
 from slackwater.dashboard import runs
+from slackwater.dashboard.catalogue import compare_answer
 from slackwater.dashboard.runs import RunReader
 from slackwater.ledger.journal import Attempt
 from slackwater.ledger.ledger import Charge
@@ -54,6 +57,32 @@ def test_kg_of_the_rounds_are_as_settled_and_never_run_backwards(tmp_path: Path)
     assert state["kg_by_round"] == pytest.approx([0.01, 0.02, 0.03])
     assert state["spent_kg"] == pytest.approx(0.03)
     assert state["left_kg"] == pytest.approx(plan.problem.budget_kg - 0.03)
+
+
+def test_runs_are_compared_by_settled_kg_and_a_replanned_one_has_no_number_of_rounds(tmp_path: Path) -> None:
+    plan = small_plan()
+    with start_run(tmp_path / "run", plan) as run:
+        for number, slot in enumerate((0, 2)):
+            run.ledger.charge(_line(slot, 0.09))
+            run.record(
+                RoundRecord(
+                    slot=slot, number=number, slot_start=START, in_window=False, participants=("client-1",), weights={},
+                    losses={}, loss=1.0, update_norm=1.0, spent_kg=run.ledger.spent_kg(), seconds=0.1, accuracy=0.5,
+                )
+            )  # fmt: skip
+            for line in run.ledger.unsettled():
+                run.ledger.settle(line, 0.01, source="neso", kind="actual")
+
+    def column(folder: Path) -> dict[str, Any]:
+        (entry,) = (one for one in open_library(folder).entries() if one.kind == "run")
+        found: dict[str, Any] = compare_answer([(entry, _reader(folder))])["columns"][0]["run"]
+        return found
+
+    one = column(tmp_path / "run")
+    assert one["curve"] == [[pytest.approx(0.01), 0.5], [pytest.approx(0.02), 0.5]]
+    assert one["curve"][-1][0] == pytest.approx(one["spent_kg"])
+    assert one["rounds_planned"] == int(plan.matrix.any(axis=0).sum())
+    assert column(replanned(tmp_path / "replanned"))["rounds_planned"] is None
 
 
 def test_a_process_that_is_gone_is_told_and_counts_as_a_change(tmp_path: Path) -> None:

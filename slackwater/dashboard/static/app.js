@@ -153,7 +153,7 @@ async function show(view, focus = false, push = true) {
     tab.tabIndex = one === view ? 0 : -1;
     if (focus && one === view) tab.focus();
   }
-  $("source-box").hidden = view === "run" || view === "compare";
+  $("source-box").hidden = $("origin").hidden = view === "run" || view === "compare"; // runs have data of their own
   badge();
   if (view !== "map") map.play(false);
   showTrouble(null);

@@ -35,7 +35,7 @@ export class CompareView {
     this.curves = new Curves($("curves"));
     exports($("compare-export"), "compare", { rows: () => this.table });
     exports($("differences-export"), "difference", { notes: () => [`${this.pair.other.label}, against ${this.pair.base.label}`], picture: () => this.grid.picture(), rows: () => this.changes() });
-    exports($("curves-export"), "score", { picture: () => this.curves.picture(), rows: () => [["plan or run", "kg CO2e spent", "score"], ...this.columns.flatMap((one) => (one.run?.curve ?? []).map((point) => [one.label, ...point]))] });
+    exports($("curves-export"), "score", { picture: () => this.curves.picture(), rows: () => [["plan or run", "kg CO2e, as settled", "score"], ...this.columns.flatMap((one) => (one.run?.curve ?? []).map((point) => [one.label, ...point]))] });
     onTheme(() => this.draw());
   }
 
@@ -119,7 +119,7 @@ export class CompareView {
     const metrics = columns.filter((one) => one.run?.curve?.length).map((one) => one.run.metric), alike = metrics.every((one) => one.name === metrics[0].name);
     // Scores by different metrics share no axis: then only the table compares the runs.
     $("curves-box").hidden = !curves.length || !alike;
-    if (curves.length && alike) this.curves.show({ series: curves, x: "kg CO2e spent", y: metricName(metrics[0], metrics[0].unit), yFormat: scoreTick(metrics[0]) });
+    if (curves.length && alike) this.curves.show({ series: curves, x: "kg CO2e, as settled", y: metricName(metrics[0], metrics[0].unit), yFormat: scoreTick(metrics[0]) });
     this.differ();
   }
 
@@ -136,6 +136,7 @@ export class CompareView {
       const best = same[i] && sign(one) && marked && number(values[i]) * sign(one) === top, by = number(values[i]) - number(values[own]);
       const cell = el("td", best ? { class: "best" } : {}, show(values[i], one));
       if (best) cell.append(el("small", {}, "best"));
+      if (i !== own && !same[i] && values[own] == null) return cell;
       if (i !== own && !same[i]) cell.append(el("small", {}, "not comparable"));
       else if (i !== own && better !== null && Number.isFinite(by) && by !== 0 && !(show === percent && Math.abs(by) < 5e-4)) {
         const shares = show === percent || show === ranking, way = by > 0 ? "+" : "−", part = percent(Math.abs(by / number(values[own]))), unit = shares ? show(Math.abs(by)).replace("%", "points") : show(Math.abs(by), one);

@@ -437,7 +437,7 @@ export class Grid {
     for (const [ink, words, kind] of this.data.keys ?? []) {
       const frame = ink === "window", box = { x, y: tall - 16, width: 12, height: 12 };
       root.append(svg("rect", { ...box, fill: frame ? "none" : `rgb(${colours[ink].join(" ")})`, stroke: css(frame ? "window" : "rule"), "stroke-width": frame ? 2 : 1 }));
-      if (kind) { const pen = new Pen(); MARKS[kind].draw(pen, x, tall - 16, 12, 12); root.append(svg("path", { d: pen.path, fill: "none", stroke: css(MARKS[kind].ink) })); }
+      if (kind) { const pen = new Pen(); MARKS[kind].draw(pen, x, tall - 16, 12, 12); root.append(svg("path", { d: pen.path, fill: MARKS[kind].dot ? css("ink") : "none", stroke: css(MARKS[kind].ink), "stroke-dasharray": (MARKS[kind].dash ?? []).join(" ") || "none" })); }
       text(x + 17, tall - 6, "start", words);
       x += 34 + 6.4 * words.length;
     }

@@ -39,8 +39,9 @@ export class RunView {
     try { wished = localStorage.getItem("slackwater-notify"); } catch { /* private windows have no storage */ }
     this.notifying(wished === "yes" && window.Notification?.permission === "granted");
     this.curves = Object.fromEntries(CURVES.map((id) => [id, new Curves($(id))]));
-    for (const id of CURVES) exports($(`${id}-export`), id, { picture: () => this.state && this.curves[id].picture(), rows: () => this.state && this.table() });
-    exports($("realised-export"), "realised", { picture: () => this.state && this.grid.picture(), rows: () => this.state && this.schedule() });
+    const notes = () => [`${this.state.label}: ${$("run-status").textContent}`, $("run-kind").textContent];
+    for (const id of CURVES) exports($(`${id}-export`), id, { notes, picture: () => this.state && this.curves[id].picture(), rows: () => this.state && this.table() });
+    exports($("realised-export"), "realised", { notes, picture: () => this.state && this.grid.picture(), rows: () => this.state && this.schedule() });
     setInterval(() => this.countdown(), 1000);
     legend($("run-legend"), [["trains", "trained as planned"], ["pending", "planned, not reached yet"], ["missed", "planned, did not train"], ["extra", "trained, not planned"], ["superseded", "only in the first plan"], ["scale", "neither; more orange: higher intensity"]]);
   }
@@ -277,6 +278,7 @@ export class RunView {
     const line = new Uint8Array(slots);
     this.grid.show({
       problem, slots, rows: order, labels: clients.name, groups: clients.zone.map((z) => problem.zones[z]), colours: look.colours, window: this.window,
+      keys: [[look.TRAINS, "trained as planned"], [look.PENDING, "planned, not reached yet", "pending"], [look.MISSED, "planned, did not train", "missed"], [look.EXTRA, "trained, not planned", "extra"], [0, "only in the first plan", "superseded"], ["window", "fine-tuning window"]],
       paint: (client) => {
         line.set(shades[clients.zone[client]].shade.subarray(0, slots));
         for (let slot = 0; slot < slots; slot++) {
