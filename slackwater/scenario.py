@@ -67,7 +67,7 @@ def _moment(value: object, info: ValidationInfo) -> datetime:
     key = str(info.field_name)
     if isinstance(value, datetime | str):
         try:
-            return plausible_time(value, key, info.data.get("time_zone"))
+            return plausible_time(value, key, info.data.get("time_zone", "UTC"))  # it is missing if it is wrong
         except ScenarioError as error:
             raise _Refused(str(error)) from None
     day = value.isoformat() if isinstance(value, date) else "2022-01-01"

@@ -324,6 +324,13 @@ def test_a_misspelt_key_is_not_called_missing_as_well(tmp_path: Path) -> None:
     assert "missing" not in refusal(tmp_path, changed("budget_kg", "budget_gk"))
 
 
+def test_a_misspelt_time_zone_does_not_make_local_times_wrong(tmp_path: Path) -> None:
+    text = changed("rounds = 3", 'rounds = 3\ntime_zone = "Europe/Pari"')
+    text = re.sub(r"(?m)^start = .*", "start = 2022-03-01T00:00:00", text)
+    assert refusal(tmp_path, text).count("\n") == 0
+    assert "no time zone 'Europe/Pari'" in refusal(tmp_path, text)
+
+
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     text = changed("rounds = 3", 'rounds = "ten"').replace("power_w = 300", "power = 300")
     lines = refusal(tmp_path, text).splitlines()
