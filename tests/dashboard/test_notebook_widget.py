@@ -120,6 +120,8 @@ def test_it_shows_this_plan_without_asking_python(explored: Any) -> None:
     assert used in frame.locator("#tile-saved-note").text_content()
     assert f"{int(plan.slots_per_client.sum()):,} client-rounds" in frame.locator("#tile-who-note").text_content()
     assert {one["path"] for one in asked} <= {"api/front"}
+    assert frame.locator("#synthetic").is_visible()
+    assert "Synthetic intensity. Intensity: lifecycle" in frame.locator("#origin").inner_text()
     canvas = frame.locator("#schedule .grid-scroll canvas")
     canvas.hover(position={"x": 500, "y": 60})
     frame.locator(".grid-tip:not([hidden])").wait_for()
@@ -163,6 +165,8 @@ def test_the_map_and_its_shapes_come_on_request(explored: Any) -> None:
 def test_hostile_names_stay_text(explored: Any) -> None:
     page, frame, _ = explored(hostile_plan())
     frame.locator("#hours canvas").first.wait_for()
+    assert "from <b>" in frame.locator("#origin").inner_text()
+    assert not frame.locator("#synthetic").is_visible(), "its intensity is not of the typical year"
     assert frame.locator("img").count() == 0
     assert page.title() == "A notebook"
 

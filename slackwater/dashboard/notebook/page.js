@@ -19,5 +19,7 @@ box.append($("map"));
 $("map").hidden = false;
 box.addEventListener("toggle", () => { if (box.open && !map.data) map.open(SOURCE).catch(showTrouble); });
 
-plan.open(SOURCE).catch(showTrouble);
+$("tiles").before($("synthetic")); // the page's head is not shown here
+const told = () => { $("synthetic").hidden = !plan.problem.synthetic; $("origin").textContent = plan.origin(); };
+plan.open(SOURCE).then(told).catch(showTrouble);
 document.documentElement.dataset.ready = "yes";

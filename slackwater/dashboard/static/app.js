@@ -126,10 +126,8 @@ async function share() {
 }
 
 function origin() {
-  const { problem } = plan;
   badge();
-  const filled = problem.filled_hours ? `, ${problem.filled_hours} hours filled in` : "";
-  $("origin").textContent = `${problem.synthetic ? "Synthetic intensity. " : ""}Intensity: ${problem.factor}, from ${problem.sources.slice(0, 3).map(printable).join("; ")}${problem.sources.length > 3 ? ` and ${problem.sources.length - 3} more` : ""}${filled}.`;
+  $("origin").textContent = plan.origin();
 }
 
 /** Say next to the scenario's name that its intensity is not measured. */

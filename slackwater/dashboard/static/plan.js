@@ -56,6 +56,12 @@ export class PlanView {
     this.reset(wanted);
   }
 
+  /** Say where the intensity is from. */
+  origin() {
+    const { synthetic, factor, sources, filled_hours: hours } = this.problem;
+    return `${synthetic ? "Synthetic intensity. " : ""}Intensity: ${factor}, from ${sources.slice(0, 3).map(printable).join("; ")}${sources.length > 3 ? ` and ${sources.length - 3} more` : ""}${hours ? `, ${hours} hours filled in` : ""}.`;
+  }
+
   reset(wanted = null) {
     const { settings, most_slack } = this.problem, chosen = this.settled?.recommended ?? {};
     this.free = new Set(settings.free);
