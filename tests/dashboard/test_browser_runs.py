@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import download, settled
+from browsing import download, noted, settled
 from made import HOSTILE, SCENARIO, do_rounds, scenario, small_plan, start_run
 from report_runs import IN_FORCE, START, replanned
 from reverse_proxy import proxied
@@ -207,6 +207,32 @@ def test_pictures_of_a_run_explain_their_marks_and_name_the_run(serve: Serve, pa
             assert "Simulated run" in picture
         for words in ("planned, not reached yet", "planned, did not train", "only in the first plan"):
             assert words in (tmp_path / "realised.svg").read_text("utf-8")
+
+
+def test_back_shows_the_run_of_the_address(serve: Serve, page_of: Open, tmp_path: Path) -> None:
+    plan = small_plan()
+    for name, rounds in (("older", 2), ("newer", 3)):
+        with start_run(tmp_path / name, plan) as run:
+            do_rounds(run, plan, 0, rounds)
+            run.set_status("stopped")
+    page = page_of(serve(tmp_path), "run")
+    page.wait_for_selector("#burn canvas")
+    first = page.evaluate("document.getElementById('runs').selectedOptions[0].textContent")
+    rounds = {"older": "Round 2", "newer": "Round 3"}
+    (other,) = set(rounds) - {first}
+    page.select_option("#runs", label=other)
+    page.wait_for_function(
+        "(said) => document.getElementById('run-status').textContent.includes(said)", arg=rounds[other]
+    )
+    noted(page, f"run={page.input_value('#runs')}")
+    for name, step in ((first, page.go_back), (other, page.go_forward)):
+        step()
+        page.wait_for_function(
+            "(said) => document.getElementById('run-status').textContent.includes(said)",
+            arg=rounds[name],
+            timeout=10_000,
+        )
+        assert page.evaluate("document.getElementById('runs').selectedOptions[0].textContent") == name
 
 
 def test_a_killed_process_is_told_at_once(serve: Serve, page_of: Open, tmp_path: Path) -> None:

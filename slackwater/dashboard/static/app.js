@@ -170,7 +170,7 @@ for (const view of VIEWS) {
   });
 }
 $("source").addEventListener("change", () => { showTrouble(null); open(current()); note(); });
-$("runs").addEventListener("change", note);
+$("runs").addEventListener("change", () => { opened.run = $("runs").value; note(); });
 $("share").addEventListener("click", share);
 addEventListener("popstate", go);
 for (const event of ["drawn", "joint", "settled"]) document.addEventListener(`slackwater:${event}`, () => { if (!$("map").hidden) map.colours(); });
