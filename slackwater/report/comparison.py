@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from slackwater.intensity.traces import FACTORS
 from slackwater.ledger.queries import ClientSlot, PlanInForce, Work
 from slackwater.ledger.run import FILE
 from slackwater.ledger.schema import KINDS
+from slackwater.live.folder import ACTUALS, load_actuals
 from slackwater.planning.emissions import waiting_kg
 from slackwater.planning.plan import Plan
 from slackwater.planning.schedule import no_slack_plan
@@ -234,7 +235,7 @@ class SameWork:
     kg: float | None
     """None if it cannot be computed."""
     forecast: bool = False
-    """Whether some of the intensity is forecast: the first plan's, for hours in which the run charged nothing."""
+    """Whether some of the intensity is forecast: that of the first plan of a live run."""
     reason: str
     """How it was computed, or why it could not be."""
 
@@ -260,11 +261,27 @@ class AnnualAverage:
     basis: str
 
 
-def same_work_without_slack(plan: Plan, work: Iterable[Work]) -> SameWork:
+def as_it_came(plan: Plan, folder: Path) -> Plan:
+    """Return the first plan of a rehearsal with the intensity recorded for its period, and that of any other run unchanged."""
+    if not (folder / ACTUALS).is_file():
+        return plan
+    try:
+        traces = load_actuals(folder).window(plan.problem.first_slot, plan.problem.horizon)
+        return replace(plan, problem=plan.problem.with_settings(traces=traces))
+    except SlackwaterError:  # a damaged file: the comparison then rests on forecasts, and says so
+        return plan
+
+
+def same_work_without_slack(plan: Plan, work: Iterable[Work], *, recorded: bool = False) -> SameWork:
     """Move each client's slots to the first in which it can train, with the ledger's energy by cause.
 
     As in the run, idle draw counts until the last of these slots, and the server in each of them. A client that sleeps
     starts again where that costs less than waiting.
+
+    Args:
+        plan: The first plan, whose intensity counts.
+        work: Slots and energy of each client by cause.
+        recorded: Whether that intensity is the one recorded for a rehearsal's period.
     """
     costs = plan.problem.costs
     row_of = {str(name): row for row, name in enumerate(plan.problem.fleet.names)}
@@ -290,12 +307,13 @@ def same_work_without_slack(plan: Plan, work: Iterable[Work]) -> SameWork:
         parts.append(float(costs.server_kg[:length].sum()))
     forecast = bool(plan.problem.traces.forecast_zones())
     which = "the first plan's intensity, which is partly forecast" if forecast else "the plan's intensity"
+    which = "the intensity recorded for the period" if recorded else which
     how = f"Each client's slots from the first slot on, without waiting, at {which}"
     return SameWork(kg=math.fsum(parts), forecast=forecast, reason=f"{how}; done after {length} slots.")
 
 
-def same_budget_without_slack(run: Snapshot) -> SameBudget:
-    """Return the no-slack run that was trained for comparison, or a no-slack plan if there is none."""
+def same_budget_without_slack(run: Snapshot, plan: Plan) -> SameBudget:
+    """Return the no-slack run that was trained for comparison, or a no-slack plan of the plan's problem if there is none."""
     beside = run.folder / BASELINE
     if (beside / FILE).is_file():
         try:
@@ -312,13 +330,13 @@ def same_budget_without_slack(run: Snapshot) -> SameBudget:
         except SlackwaterError as error:
             return SameBudget(kg=None, rounds=0, client_rounds=0, score=None, basis=str(error))
     try:
-        plan = no_slack_plan(run.plan.problem)
+        without = no_slack_plan(plan.problem)
     except InfeasibleError as error:
         return SameBudget(kg=None, rounds=0, client_rounds=0, score=None, basis=str(error))
     return SameBudget(
-        kg=plan.emissions_kg,
-        rounds=plan.problem.rounds,
-        client_rounds=int(plan.slots_per_client.sum()),
+        kg=without.emissions_kg,
+        rounds=without.problem.rounds,
+        client_rounds=int(without.slots_per_client.sum()),
         score=None,
         basis="planned, not trained; limited by the plan's intensity data",
     )

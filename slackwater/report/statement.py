@@ -24,6 +24,7 @@ from slackwater.report.comparison import (
     SameBudget,
     SameWork,
     annual_average,
+    as_it_came,
     planned_and_realised,
     same_budget_without_slack,
     same_work_without_slack,
@@ -205,7 +206,7 @@ def make_statement(folder: str | Path, settings: ReportSettings | None = None) -
 
 def _statement(run: Snapshot, settings: ReportSettings) -> Statement:
     cells, work = run.cells(), tuple(run.work())
-    found = account(run, cells)
+    found, came = account(run, cells), as_it_came(run.plan, run.folder)
     rounds, client_rounds = run.rounds_done()
     reached = run.score()
     accuracy = reached if run.metric() == ACCURACY else None
@@ -221,8 +222,8 @@ def _statement(run: Snapshot, settings: ReportSettings) -> Statement:
         account=found,
         planned=planned_and_realised(run, in_force),
         series=tuple(_series(run.plan, one) for one in _provenance(run.plan)),
-        same_work=same_work_without_slack(run.plan, work),
-        same_budget=same_budget_without_slack(run),
+        same_work=same_work_without_slack(came, work, recorded=came is not run.plan),
+        same_budget=same_budget_without_slack(run, came),
         annual=annual,
         sci=score,
         bridge=standards.bridge(found, score, settings),

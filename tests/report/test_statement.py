@@ -17,7 +17,9 @@ from report_runs import eventful, plan, rich_plan, write
 
 from slackwater.cli.options import _plain
 from slackwater.intensity.prices import Prices
+from slackwater.intensity.traces import Origin
 from slackwater.ledger.run import Run
+from slackwater.live.folder import LiveSettings, prepare
 from slackwater.planning.fleet import Client, Level
 from slackwater.planning.plan import Plan
 from slackwater.planning.schedule import plan_from_matrix
@@ -223,6 +225,31 @@ def test_the_same_work_without_slack_starts_as_often_as_is_cheap(tmp_path: Path)
     alice = (0.9 + 0.5) / 2 * (0.1 + 0.2) + 0.1 * (0.1 + 0.2)
     bob = 1.9 * (0.5 + 0.4) + 0.1 * (0.5 + 0.4) + 0.25 * 0.5
     assert statement.same_work.kg == pytest.approx(alice + bob)
+
+
+def test_a_rehearsal_is_compared_at_the_intensity_of_its_period_and_not_at_forecasts(tmp_path: Path) -> None:
+    actual = plan()
+    seen = actual.problem.traces
+    guess = Origin(source="seer", start="2022-01-01T22:00Z", kind="forecast", hours=4)
+    traces = replace(
+        seen, intensity=3 * seen.intensity, provenance=tuple(replace(one, origins=(guess,)) for one in seen.provenance)
+    )
+    problem = actual.problem.with_settings(traces=traces, budget_kg=9.0)
+    first = plan_from_matrix(problem, actual.matrix, end=2)
+    folder = prepare(tmp_path / "run", first, LiveSettings(source="playback"), actuals=seen)
+    write(folder, first, kind="rehearsed")
+    statement = make_statement(folder)
+    at_once = 1.0 * (0.1 + 0.2) + 2.0 * (0.5 + 0.4)
+    assert statement.same_work.kg == pytest.approx(at_once)
+    assert not statement.same_work.forecast
+    assert "at the intensity recorded for the period" in statement.same_work.reason
+    assert statement.same_budget.kg == pytest.approx(at_once + 1.0 * (0.3 + 0.4) + 2.0 * (0.3 + 0.2))
+
+    (folder / "actuals.json").write_text("{}", encoding="utf-8")
+    blind = make_statement(folder)
+    assert blind.same_work.kg == pytest.approx(3 * at_once)
+    assert blind.same_work.forecast
+    assert "at forecast intensity" in str(document(blind).sections[0].blocks)
 
 
 def test_a_report_without_prices_says_nothing_of_them(tmp_path: Path) -> None:
