@@ -350,7 +350,7 @@ export class PlanView {
     if (saved.without_kg > 0 && !little && saved.kg > 0) tell("saved", `${kilograms(saved.kg)} kg (${percent(saved.share)})`.replaceAll(" ", "\u00a0").replace("\u00a0(", " ("), emits);
     else tell("saved", "Nothing", `${emits}${little || saved.without_kg <= 0 ? "" : ` Waiting costs ${kilograms(-saved.kg)} kg here.`}`);
     const { early_hours: hours } = ends, early = hours >= 48 ? `${(hours / 24).toFixed(1)} days` : hours < 1 ? `${Math.round(60 * hours)} min` : `${Number(hours.toFixed(1))} h`;
-    if (this.problem.start) tell("ends", `${ends.local}\u00a0${ends.time_zone}`, `${ends.time_zone === "UTC" ? "" : `${slotTime(this.problem, last)}. `}${hours > 0 ? `${early} before the latest end.` : "The latest end allowed."}`);
+    if (this.problem.start) tell("ends", `${ends.local}${ends.time_zone === "UTC" ? "\u00a0UTC" : ""}`, `${ends.time_zone === "UTC" ? "" : `${ends.time_zone} time; ${slotTime(this.problem, last)}. `}${hours > 0 ? `${early} before the latest end.` : "The latest end allowed."}`);
     else tell("ends", `After slot ${last}`, `The latest end is slot ${settings.horizon}.`);
     const three = (share) => `${Number((100 * share).toPrecision(3))} %`;
     const without = q.without_slack_error != null ? ` The same budget without slack leaves ${three(q.without_slack_error)}.` : "", { missing, low, high } = q.below_full;
