@@ -251,6 +251,9 @@ def advice_notes(advice: Advice) -> list[str]:
     if advice.infeasible:
         pairs = "1 pair of the grid has" if advice.infeasible == 1 else f"{advice.infeasible} pairs of the grid have"
         notes.append(f"{pairs} no plan.")
+    if advice.not_planned:
+        pairs = "1 pair of the grid was" if advice.not_planned == 1 else f"{advice.not_planned} pairs of the grid were"
+        notes.append(f"Stopped: {pairs} not planned.")
     return notes
 
 

@@ -70,6 +70,8 @@ class Advice(Viewed):
     why: str
     infeasible: int
     """Pairs of the grid for which there is no plan."""
+    not_planned: int
+    """Pairs of the grid that Ctrl-C left out."""
     time_zone: str
     """Time zone in which the times are shown; those of the rows are UTC."""
     synthetic: bool
@@ -112,7 +114,7 @@ def advise(
     kg = sorted(set(budgets)) or _around(problem)
     variants = [problem.with_settings(slack=slack, budget_kg=budget) for slack in lengths for budget in kg]
     made: list[tuple[Problem, Plan]] = []
-    refused: InfeasibleError | None = None
+    refused: list[InfeasibleError] = []
     with noticed() as stopped:
         try:
             for number, variant in enumerate(variants, 1):
@@ -122,15 +124,14 @@ def advise(
                         raise KeyboardInterrupt
                     made.append((variant, plan))
                 except InfeasibleError as error:
-                    refused = error
+                    refused.append(error)
                 if progress is not None:
                     progress(number, len(variants))
         except KeyboardInterrupt:
             if not made:
                 raise
     if not made:
-        assert refused is not None
-        raise refused
+        raise refused[-1]
     errors = [quality(plan).error for _, plan in made]
     rows = tuple(
         _row(variant, plan, error, knee=_is_knee(number, made, errors),
@@ -143,7 +144,8 @@ def advise(
         rows=rows,
         recommended=chosen,
         why=_why(chosen, rows, len(near), problem.time_zone),
-        infeasible=len(variants) - len(rows),
+        infeasible=len(refused),
+        not_planned=len(variants) - len(rows) - len(refused),
         time_zone=problem.time_zone,
         synthetic=problem.traces.synthetic,
     )

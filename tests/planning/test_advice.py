@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import slackwater as sw
+from slackwater.charts.terminal import advice_notes
 from slackwater.errors import ScenarioError
 from slackwater.planning import advice as advice_module
 from slackwater.planning.advice import NEARLY
@@ -49,7 +50,8 @@ def test_the_default_grid_holds_the_problems_own_pair_which_is_the_plan() -> Non
     assert own.remaining_error == quality(made).error
     # 2.4 kg are more than all slots cost, and 0.075 kg pay no window.
     assert sorted({row.budget_kg for row in advice.rows}) == pytest.approx([0.15, 0.3, 0.6, 1.2])
-    assert advice.infeasible == 5
+    assert (advice.infeasible, advice.not_planned) == (5, 0)
+    assert advice_notes(advice)[-1] == "5 pairs of the grid have no plan."
     assert sorted({row.slack for row in advice.rows}) == [0, 3, 6, 9, 12]
 
 
@@ -134,3 +136,5 @@ def test_ctrl_c_during_a_pair_leaves_it_out_and_advises_on_the_others(monkeypatc
     advice = sw.advise(problem(), budgets=[0.3, 0.45, 0.6], slacks=[12])
     assert asked == [0.3, 0.45]
     assert [row.budget_kg for row in advice.rows] == [0.3]
+    assert (advice.infeasible, advice.not_planned) == (0, 2)
+    assert advice_notes(advice)[-1] == "Stopped: 2 pairs of the grid were not planned."
