@@ -194,7 +194,7 @@ def _train(cell: Cell, sources: Sources) -> Result:
     setting, task = TASKS[cell.task], sources.load(cell.task, cell.seed)
     how: dict[str, Any] = {
         "local_steps": setting.local_steps, "batch_size": setting.batch_size, "lr": cell.lr, "seed": cell.seed,
-        "eval_every": setting.eval_every, "training_loss": False, "threads": 1,
+        "eval_every": 0 if cell.seed == TUNING_SEED else setting.eval_every, "training_loss": False, "threads": 1,
         "precision": setting.precision,
     }  # fmt: skip
     name, _, number = cell.method.partition(":")

@@ -61,13 +61,13 @@ class Item:
 ITEMS = {
     "window": Item(
         title="t_ft = 3, s = 10: the paper is below ours",
-        keys=((3, 4, 10, ALPHA), (3, 9, 10, ALPHA)),
+        keys=((3, 4, 10, ALPHA),),
         changes=("none", "over-T", "window", "normalised", "fedavg", "momentum", "no-decay", "epoch"),
         rates=cells.RATES,
     ),
     "slack": Item(
         title="t_ft = 1, s from 50 on: the paper is above ours",
-        keys=((1, 3, 70, ALPHA), (1, 5, 110, ALPHA)),
+        keys=((1, 3, 70, ALPHA),),
         changes=("none", "over-T", "window", "normalised", "fedavg", "momentum", "no-decay", "epoch"),
         rates=cells.RATES,
     ),
