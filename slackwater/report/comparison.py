@@ -235,7 +235,7 @@ class SameWork:
     kg: float | None
     """None if it cannot be computed."""
     forecast: bool = False
-    """Whether some of the intensity is forecast: that of the first plan of a live run."""
+    """Whether it is counted at forecasts, but the run at what came: then the two cannot be compared."""
     reason: str
     """How it was computed, or why it could not be."""
 
@@ -272,7 +272,9 @@ def as_it_came(plan: Plan, folder: Path) -> Plan:
         return plan
 
 
-def same_work_without_slack(plan: Plan, work: Iterable[Work], *, recorded: bool = False) -> SameWork:
+def same_work_without_slack(
+    plan: Plan, work: Iterable[Work], *, recorded: bool = False, simulated: bool = False
+) -> SameWork:
     """Move each client's slots to the first in which it can train, with the ledger's energy by cause.
 
     As in the run, idle draw counts until the last of these slots, and the server in each of them. A client that sleeps
@@ -282,6 +284,7 @@ def same_work_without_slack(plan: Plan, work: Iterable[Work], *, recorded: bool 
         plan: The first plan, whose intensity counts.
         work: Slots and energy of each client by cause.
         recorded: Whether that intensity is the one recorded for a rehearsal's period.
+        simulated: Whether the run is charged at that intensity too.
     """
     costs = plan.problem.costs
     row_of = {str(name): row for row, name in enumerate(plan.problem.fleet.names)}
@@ -309,7 +312,9 @@ def same_work_without_slack(plan: Plan, work: Iterable[Work], *, recorded: bool 
     which = "the first plan's intensity, which is partly forecast" if forecast else "the plan's intensity"
     which = "the intensity recorded for the period" if recorded else which
     how = f"Each client's slots from the first slot on, without waiting, at {which}"
-    return SameWork(kg=math.fsum(parts), forecast=forecast, reason=f"{how}; done after {length} slots.")
+    return SameWork(
+        kg=math.fsum(parts), forecast=forecast and not simulated, reason=f"{how}; done after {length} slots."
+    )
 
 
 def same_budget_without_slack(run: Snapshot, plan: Plan) -> SameBudget:

@@ -94,10 +94,10 @@ def _glance(statement: Statement, kg: Kilograms) -> Figures:
         note = "spent, plus the rest of the plan"
         items.append(Figure("Expected at the end", kg(statement.figures.expected_kg), "kg CO2e", note))
     if statement.same_work.kg and (change := percent_change(total, statement.same_work.kg)):
-        at = ", at forecast intensity" if statement.same_work.forecast else ""
-        items.append(
-            Figure("Against no slack", change, "", f"same work without slack: {kg(statement.same_work.kg)} kg{at}")
-        )
+        without = f"same work without slack: {kg(statement.same_work.kg)} kg"
+        if statement.same_work.forecast:  # what came differs from the forecasts by more than slack saves
+            change, without = "not known", f"{without} by the first plan's forecasts, which cannot be compared"
+        items.append(Figure("Against no slack", change, "", without))
     items.append(
         Figure(
             "SCI",
@@ -263,7 +263,8 @@ def _comparison(statement: Statement, kg: Kilograms) -> tuple[Block, ...]:
     total, annual, work = statement.account.total_kg, statement.annual.kg, statement.same_work.kg
     items = [Bar(name="this run", value=total, text=kg(total))]
     if work is not None:
-        items.append(Bar(name="same work, no slack", value=work, text=kg(work), role="other"))
+        name = "same work, no slack (forecast)" if statement.same_work.forecast else "same work, no slack"
+        items.append(Bar(name=name, value=work, text=kg(work), role="other"))
     if annual is not None:
         items.append(Bar(name="at annual averages", value=annual, text=kg(annual), role="other"))
     drawing = bars(

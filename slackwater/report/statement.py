@@ -222,7 +222,7 @@ def _statement(run: Snapshot, settings: ReportSettings) -> Statement:
         account=found,
         planned=planned_and_realised(run, in_force),
         series=tuple(_series(run.plan, one) for one in _provenance(run.plan)),
-        same_work=same_work_without_slack(came, work, recorded=came is not run.plan),
+        same_work=same_work_without_slack(came, work, recorded=came is not run.plan, simulated=run.kind == "simulated"),
         same_budget=same_budget_without_slack(run, came),
         annual=annual,
         sci=score,

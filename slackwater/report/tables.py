@@ -242,7 +242,7 @@ def comparison(statement: Statement, kg: Kilograms) -> Table:
         (
             "same work, no slack",
             _kg(work.kg, kg),
-            _saved(total, work.kg),
+            "" if work.forecast else _saved(total, work.kg),
             f"{statement.run.client_rounds:,}",
             "",
             work.reason,

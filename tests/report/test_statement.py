@@ -23,6 +23,7 @@ from slackwater.live.folder import LiveSettings, prepare
 from slackwater.planning.fleet import Client, Level
 from slackwater.planning.plan import Plan
 from slackwater.planning.schedule import plan_from_matrix
+from slackwater.report.blocks import percent_change
 from slackwater.report.content import document
 from slackwater.report.exports import CODECARBON_COLUMNS as COLUMNS
 from slackwater.report.exports import emissions_csv, lines_csv, model_card
@@ -249,7 +250,15 @@ def test_a_rehearsal_is_compared_at_the_intensity_of_its_period_and_not_at_forec
     blind = make_statement(folder)
     assert blind.same_work.kg == pytest.approx(3 * at_once)
     assert blind.same_work.forecast
-    assert "at forecast intensity" in str(document(blind).sections[0].blocks)
+    text = str(document(blind))
+    assert "by the first plan's forecasts, which cannot be compared" in text
+    change = percent_change(blind.account.total_kg, blind.same_work.kg)
+    assert change
+    assert change not in text  # a saving against forecasts can be an error of the forecasts
+
+    simulated = make_statement(write(tmp_path / "simulated", first))  # charged at the same forecasts
+    assert not simulated.same_work.forecast
+    assert "cannot be compared" not in str(document(simulated))
 
 
 def test_a_report_without_prices_says_nothing_of_them(tmp_path: Path) -> None:
