@@ -1,6 +1,7 @@
 import logging
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,16 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs the shared data, which is not at {folder} (set SLACKWATER_SHARED_DATA)")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c_interrupts() -> Iterator[None]:
+    """A shell ignores Ctrl-C for what it starts in the background; tests that press it need Python's own handler."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

@@ -25,6 +25,8 @@ from slackwater.live.status import read_status
 from slackwater.planning.planner import plan as make_plan
 
 ROWS = ["xx.x.xx", "x.xx.xx", ".x.xxxx"]
+MOST_LOST = 4
+"""Slots that kills may take on a slow machine: with all of them lost, a run rightly fails without a model."""
 
 
 class Processes:
@@ -84,11 +86,11 @@ def model(folder: Path) -> Any:
 @pytest.mark.parametrize("guide", ["plan", "replanned"])
 def test_kills_at_random_moments(tmp_path: Path, processes: Processes, guide: str) -> None:
     folder, chance = made(tmp_path / "run", guide), random.Random(1)
-    kills = 0
+    kills, lost = 0, set[int]()
     for _ in range(40):
         pid = processes.start(folder)
         time.sleep(chance.uniform(0.0, 0.15))
-        code = processes.end(pid, signal.SIGKILL if kills < 12 else None)
+        code = processes.end(pid, signal.SIGKILL if kills < 12 and len(lost) < MOST_LOST else None)
         if code == 0:
             break
         assert code == -signal.SIGKILL
@@ -96,6 +98,7 @@ def test_kills_at_random_moments(tmp_path: Path, processes: Processes, guide: st
         if Run.begun(folder):
             assert world.recount(folder) == pytest.approx(world.spent(folder), rel=1e-12)
             assert read_status(folder).stands in ("running", "interrupted", "done")
+            lost = {slot for (slot, _), outcome in world.outcomes(folder).items() if outcome != "done"}
     else:
         pytest.fail("the run never ended")
     assert kills >= 3
@@ -112,8 +115,8 @@ def test_kills_at_random_moments(tmp_path: Path, processes: Processes, guide: st
     assert done == {(one.slot, one.client) for one in attempts if one.outcome == "done"}
     started = {(int(line.split()[0]), line.split()[1]) for line in asked(folder)}
     assert started <= {(line.slot, line.client) for line in lines}, "nothing starts that is not booked"
-    lost = [one for one in attempts if one.outcome == "lost"]
-    assert all((one.slot, one.client) in {(line.slot, line.client) for line in lines} for one in lost)
+    booked = {(line.slot, line.client) for line in lines}
+    assert all((one.slot, one.client) in booked for one in attempts if one.outcome == "lost")
 
 
 @pytest.mark.parametrize("guide", ["plan", "replanned"])
